@@ -1,0 +1,131 @@
+"""What a compression method is: observe each layer's prompt, then plan what every KV head keeps."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from kvcomp_eval.budgets.uniform import effective_window, entries_per_head
+from kvcomp_eval.stores.heads import HeadPlan
+
+#: One layer of one sample: a plan for each KV head.
+LayerPlan = tuple[HeadPlan, ...]
+
+
+@dataclass(frozen=True)
+class LayerPrefill:
+    """One layer's prompt as a method sees it: one sample, real tokens only.
+
+    Parameters
+    ----------
+    layer, num_layers : int
+    queries : Tensor [Hq, N, D]
+        Post-RoPE. Query head h belongs to KV head ``h // (Hq // Hkv)``.
+    keys, values : Tensor [Hkv, N, D]
+    visual : Tensor [N], bool
+    scaling : float
+        Logit scale of the model.
+    """
+
+    layer: int
+    num_layers: int
+    queries: Tensor
+    keys: Tensor
+    values: Tensor
+    visual: Tensor
+    scaling: float
+
+    @property
+    def length(self) -> int:
+        return self.keys.shape[1]
+
+    @property
+    def num_kv_heads(self) -> int:
+        return self.keys.shape[0]
+
+
+@dataclass(frozen=True)
+class Method(ABC):
+    """Base of every compression method: a frozen set of hyper-parameters and two functions.
+
+    Parameters
+    ----------
+    budget_ratio : float, optional
+        Fraction of the real prompt tokens that each KV head keeps, in (0, 1].
+    budget_entries : int, optional
+        The same as an absolute number of entries. Give one of the two; with neither, everything is kept.
+    """
+
+    budget_ratio: float | None = None
+    budget_entries: int | None = None
+
+    #: Name on the command line.
+    name: ClassVar[str]
+    #: Citation.
+    paper: ClassVar[str]
+    #: ``layer``: each layer is packed as soon as it ran; ``global``: all after the last one.
+    scope: ClassVar[Literal["layer", "global"]] = "layer"
+
+    def __post_init__(self) -> None:
+        if self.budget_ratio is not None and self.budget_entries is not None:
+            raise ValueError(
+                f"budget_ratio={self.budget_ratio} and budget_entries={self.budget_entries} exclude each other; give one."
+            )
+        if self.budget_ratio is not None and not 0 < self.budget_ratio <= 1:
+            raise ValueError(f"budget_ratio={self.budget_ratio} must lie in (0, 1]; 0.1 keeps 10 % of the prompt.")
+        if self.budget_entries is not None and self.budget_entries < 1:
+            raise ValueError(f"budget_entries={self.budget_entries} must be at least 1 entry per KV head.")
+
+    @abstractmethod
+    def observe(self, prefill: LayerPrefill) -> Any:
+        """Look at one layer's prompt; called once per layer and sample, in layer order.
+
+        Whatever it returns is handed to :meth:`plan`; it must not hold on to the keys and values.
+        """
+
+    @abstractmethod
+    def plan(self, observations: Sequence[Any], details: dict[str, Any]) -> list[LayerPlan]:
+        """Decide what is kept, one plan per observed layer.
+
+        Parameters
+        ----------
+        observations : sequence
+            Of one sample: the layer just observed (``scope="layer"``) or all layers (``"global"``).
+        details : dict
+            Facts for :class:`~kvcomp_eval.report.CacheReport`, to be added to.
+        """
+
+    def parameters(self) -> dict[str, Any]:
+        """Hyper-parameters by name, for logs and reports."""
+        return {item.name: getattr(self, item.name) for item in fields(self)}
+
+    def entries(self, prompt_length: int, window: int) -> int:
+        """Prompt entries per KV head under the common convention; see :func:`entries_per_head`."""
+        return entries_per_head(prompt_length, self.budget_ratio, self.budget_entries, window)
+
+    def window_for(self, window: int, prompt_length: int) -> int:
+        """The window that fits the budget of this prompt; see :func:`effective_window`."""
+        return effective_window(window, self.entries(prompt_length, window), prompt_length)
+
+
+def keep_everything(prefill: LayerPrefill) -> LayerPlan:
+    """The plan of a prompt that fits into its budget."""
+    every = torch.arange(prefill.length, device=prefill.keys.device)
+    return (HeadPlan(every),) * prefill.num_kv_heads
+
+
+def check_choice(name: str, value: str, allowed: Sequence[str]) -> None:
+    """Raise ValueError unless ``value`` is one of ``allowed``."""
+    if value not in allowed:
+        raise ValueError(f"{name}={value!r} is not known; use one of {', '.join(allowed)}.")
+
+
+def check_at_least(name: str, value: float, least: float) -> None:
+    """Raise ValueError unless ``value >= least``."""
+    if value < least:
+        raise ValueError(f"{name}={value} must be at least {least}.")

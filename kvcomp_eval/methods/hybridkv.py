@@ -1,0 +1,238 @@
+"""HybridKV: prune the heads that look at few tokens, retrieve for the others."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from kvcomp_eval.budgets.head_types import (
+    PADDINGS,
+    ROUNDINGS,
+    TOTALS,
+    ChunkGrid,
+    HeadTypeBudgets,
+    HeadTypeRule,
+)
+from kvcomp_eval.methods.base import (
+    LayerPlan,
+    LayerPrefill,
+    Method,
+    check_at_least,
+    check_choice,
+)
+from kvcomp_eval.scoring.pooling import check_pooling, pool_scores
+from kvcomp_eval.scoring.text_centric import TEXT_ROWS, text_centric_sparsity, text_rows
+from kvcomp_eval.scoring.window import window_scores
+from kvcomp_eval.selection import text_prior_positions
+from kvcomp_eval.stores.chunks import GROUP_RULES, INDEXES, ChunkSpec
+from kvcomp_eval.stores.heads import HeadPlan
+
+GROUP_REDUCTIONS = {
+    "mean": lambda scores: scores.mean(1),
+    "min": lambda scores: scores.amin(1),
+    "max": lambda scores: scores.amax(1),
+}
+
+
+@dataclass(frozen=True)
+class HeadObservation:
+    """What one layer tells: its heads' sparsity, and the window's attention to each token.
+
+    Parameters
+    ----------
+    sparsity : Tensor [Hkv]
+    scores : Tensor [Hkv, N]
+    visual : Tensor [N]
+    text_queries : int
+    """
+
+    sparsity: Tensor
+    scores: Tensor
+    visual: Tensor
+    text_queries: int
+
+
+@dataclass(frozen=True)
+class HybridKV(Method):
+    """Static heads keep window, text and salient visual tokens; dynamic heads retrieve chunks per step.
+
+    Zeng et al., "HybridKV", arXiv 2604.05887. A head is static when its text queries put at least ``theta``
+    of their attention on the top 5 % of the prompt (Eq. 2-3). The budget is split by head type (Eq. 4) and by
+    head (Eq. 5). Classes and budgets need every head, so the cache is packed after the last layer.
+
+    Parameters
+    ----------
+    theta : float
+        Static iff sparsity >= theta. ``-inf``: all static, ``inf``: all dynamic (Table 4).
+    theta_quantile : float, optional
+        Instead of ``theta``: this quantile over all heads of the prompt at hand. (The paper tunes an absolute
+        value on a validation set: take it from ``CacheReport.details["sparsity"]`` and pass it as ``theta``.)
+    r : float
+        Share coefficient of dynamic heads; 1 is the same for both types (appendix D: 0.75).
+    alpha : float
+        Uniform part of the static budgets; 1 turns head-level allocation off (Table 5). Not given in the paper.
+    window : int
+        Observation window, always kept. Not given in the paper; 32 as in SparseMM.
+    chunk_size : int
+        Tokens per retrieved chunk (appendix A).
+    top_k_ratio : float
+        k of Eq. 3 as a fraction of the prompt (Eq. 1 uses 5 %).
+    text_rows : str
+        Which text queries score a head: ``after_visual``, ``all`` (literal), ``last_segment``.
+    group_reduce : str
+        One sparsity per KV head from its query heads: ``mean``, ``min``, ``max``.
+    kernel : int
+        Pooling of the window scores; Eq. 7 has none.
+    padding : str
+        Dynamic budget to a power of two: ``nearest`` (in the exponent), ``nearest_linear``, ``next``, ``prev``,
+        ``none``.
+    total : str
+        ``conserve``: what padding takes or leaves goes to the static heads; ``literal``: the total floats.
+    rounding : str
+        Static budgets: ``exact`` (sums to the total) or ``ceil`` (Eq. 5 to the letter).
+    count_window : bool
+        The dynamic budget includes the window; False: chunks alone.
+    literal_r : bool
+        Keep ``r`` even without a static head to take the rest.
+    index : str
+        Chunk digest: ``mean``, ``minmax`` (Quest), ``cuboid`` (ArkVale).
+    chunk_score : str
+        Reduction over the GQA group: ``max_softmax``, ``mean_softmax``, ``mean_logit`` (literal).
+    allocation : str
+        ``global`` (the paper) or ``layer``: each layer gets an equal total and is packed at once, which lowers
+        peak memory; a variant, to be reported as such.
+    offload : str or bool
+        Chunks' keys and values on the host. ``auto``: yes; on a CPU run they are counted as host memory.
+    """
+
+    theta: float = 0.9
+    theta_quantile: float | None = None
+    r: float = 0.75
+    alpha: float = 0.5
+    window: int = 32
+    chunk_size: int = 8
+    top_k_ratio: float = 0.05
+    text_rows: str = "after_visual"
+    group_reduce: str = "mean"
+    kernel: int = 1
+    padding: str = "nearest"
+    total: str = "conserve"
+    rounding: str = "exact"
+    count_window: bool = True
+    literal_r: bool = False
+    index: str = "mean"
+    chunk_score: str = "max_softmax"
+    allocation: str = "global"
+    offload: str | bool = "auto"
+
+    name: ClassVar[str] = "hybridkv"
+    paper: ClassVar[str] = "arXiv 2604.05887"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_at_least("window", self.window, 1)
+        check_at_least("chunk_size", self.chunk_size, 1)
+        check_at_least("r", self.r, 0)
+        check_pooling(self.kernel, "avg")
+        for name, low, high in (("alpha", 0, 1), ("top_k_ratio", 0, 1), ("theta_quantile", 0, 1)):
+            value = getattr(self, name)
+            if value is not None and not low <= value <= high:
+                raise ValueError(f"{name}={value} must lie between {low} and {high}.")
+        check_choice("text_rows", self.text_rows, TEXT_ROWS)
+        check_choice("group_reduce", self.group_reduce, tuple(GROUP_REDUCTIONS))
+        check_choice("padding", self.padding, PADDINGS)
+        check_choice("total", self.total, TOTALS)
+        check_choice("rounding", self.rounding, ROUNDINGS)
+        check_choice("index", self.index, INDEXES)
+        check_choice("chunk_score", self.chunk_score, GROUP_RULES)
+        check_choice("allocation", self.allocation, ("global", "layer"))
+        if self.offload not in ("auto", True, False):
+            raise ValueError(f"offload={self.offload!r} is not known; use auto, true or false.")
+
+    @property
+    def scope(self) -> Literal["layer", "global"]:  # type: ignore[override]
+        return "layer" if self.allocation == "layer" else "global"
+
+    def observe(self, prefill: LayerPrefill) -> HeadObservation:
+        window = self.window_for(self.window, prefill.length)
+        rows = text_rows(prefill.visual, self.text_rows, window)
+        sparsity = text_centric_sparsity(prefill.queries, prefill.keys, rows, prefill.scaling, self.top_k_ratio)
+        per_kv_head = GROUP_REDUCTIONS[self.group_reduce](sparsity.unflatten(0, (prefill.num_kv_heads, -1)))
+        scores = window_scores(prefill.queries, prefill.keys, window, prefill.scaling)
+        return HeadObservation(per_kv_head, pool_scores(scores, self.kernel), prefill.visual, len(rows))
+
+    def plan(self, observations: Sequence[HeadObservation], details: dict[str, Any]) -> list[LayerPlan]:
+        length = len(observations[0].visual)
+        sparsity = [value for layer in observations for value in layer.sparsity.tolist()]
+        budgets, grid, theta = self._budgets(sparsity, length)
+        details.setdefault("sparsity", []).append(sparsity)
+        details.setdefault("static", []).append(list(budgets.static))
+        details.setdefault("text_queries", []).append(observations[0].text_queries)
+        details.setdefault("budgets", []).append(
+            {
+                "theta": theta,
+                "dynamic_heads": budgets.static.count(False),
+                "chunks": budgets.chunks,
+                "padded": budgets.padded,
+                "notes": list(budgets.notes),
+            }
+        )
+        heads_per_layer = len(observations[0].sparsity)
+        return [
+            self._layer_plan(layer, budgets, range(i * heads_per_layer, (i + 1) * heads_per_layer), grid)
+            for i, layer in enumerate(observations)
+        ]
+
+    def _budgets(self, sparsity: list[float], length: int) -> tuple[HeadTypeBudgets, ChunkGrid, float]:
+        """Total entries of these heads, their classes and budgets."""
+        heads = len(sparsity)
+        total = heads * self.entries(length, self.window)
+        if self.budget_ratio is not None:
+            # One model-wide floor instead of a rounding per head (section 3.2), above the same least budget.
+            least = min(self.window + 1, length)
+            total = min(max(math.floor(self.budget_ratio * length * heads + 1e-9), heads * least), heads * length)
+        window = self.window_for(self.window, length)
+        theta = self.theta
+        if self.theta_quantile is not None:
+            theta = float(torch.tensor(sparsity).quantile(self.theta_quantile))
+        grid = ChunkGrid(length, window, self.chunk_size)
+        if total == heads * length:
+            static = tuple(score >= theta for score in sparsity)
+            return HeadTypeBudgets(static, (length,) * heads, grid.num_chunks, length), grid, theta
+        rule = HeadTypeRule(
+            r=self.r,
+            alpha=self.alpha,
+            padding=self.padding,
+            total=self.total,
+            rounding=self.rounding,
+            count_window=self.count_window,
+            literal_r=self.literal_r,
+        )
+        return rule.allocate(sparsity, theta, total, grid), grid, theta
+
+    def _layer_plan(self, layer: HeadObservation, budgets: HeadTypeBudgets, heads: range, grid: ChunkGrid) -> LayerPlan:
+        length, device = grid.prompt_length, layer.visual.device
+        spec = ChunkSpec(
+            num_chunks=grid.num_chunks,
+            retrieved=budgets.chunks,
+            chunk_size=self.chunk_size,
+            index=self.index,
+            group_rule=self.chunk_score,
+            offload=self.offload is not False,
+        )
+        retrieves = 0 < budgets.chunks < grid.num_chunks
+        plans = []
+        for scores, head in zip(layer.scores, heads, strict=True):
+            entries = budgets.entries[head]
+            if budgets.static[head] or entries >= length:
+                kept = text_prior_positions(scores, layer.visual, entries, grid.window)
+                plans.append(HeadPlan(kept))
+            else:
+                tail = torch.arange(length - grid.tail, length, device=device)
+                plans.append(HeadPlan(tail, spec if retrieves else None))
+        return tuple(plans)

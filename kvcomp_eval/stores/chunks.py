@@ -1,0 +1,134 @@
+"""Chunk-wise retrieval: an index of chunks on the device, their keys and values in a pool."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from kvcomp_eval.stores.slots import Slots
+from kvcomp_eval.stores.transfer import make_pool
+
+INDEXES = ("mean", "minmax", "cuboid")
+GROUP_RULES = ("max_softmax", "mean_softmax", "mean_logit")
+
+
+@dataclass(frozen=True)
+class ChunkSpec:
+    """How the entries of a head are retrieved.
+
+    Parameters
+    ----------
+    num_chunks : int
+        Chunks to choose from; they cover the prompt's first ``num_chunks * chunk_size`` tokens.
+    retrieved : int
+        Chunks attended to at a step.
+    chunk_size : int
+    index : str
+        ``mean``: mean key (HybridKV, ShadowKV); ``minmax``: bounding box (Quest); ``cuboid``: box of
+        centre plus and minus the mean absolute deviation (ArkVale).
+    group_rule : str
+        One score per KV head from its G query heads: ``max_softmax`` (ShadowKV), ``mean_softmax``,
+        or ``mean_logit`` (plain inner product with the mean query).
+    offload : bool
+        Keep keys and values of the chunks on the host.
+    """
+
+    num_chunks: int
+    retrieved: int
+    chunk_size: int
+    index: str = "mean"
+    group_rule: str = "max_softmax"
+    offload: bool = True
+
+
+class ChunkRetriever:
+    """Refills the first slots of S heads with the chunks that the current query asks for.
+
+    Parameters
+    ----------
+    spec : ChunkSpec
+    keys, values : Tensor [S, num_chunks * chunk_size, D]
+        Post-RoPE keys and values of the chunked part of the prompt.
+    """
+
+    def __init__(self, spec: ChunkSpec, keys: Tensor, values: Tensor) -> None:
+        self.spec = spec
+        chunked = keys.unflatten(1, (spec.num_chunks, spec.chunk_size))
+        self._index = build_index(chunked, spec.index)
+        self._keys = make_pool(chunked.flatten(2), spec.offload)
+        self._values = make_pool(values.reshape(chunked.shape).flatten(2), spec.offload)
+        self._slots = spec.retrieved * spec.chunk_size
+        self.chosen: Tensor | None = None
+
+    def refresh(self, queries: Tensor, scaling: float, slots: Slots) -> None:
+        """Choose chunks for ``queries`` [S, G, D] and copy them into the first slots."""
+        scores = chunk_scores(queries, self._index, scaling, self.spec.group_rule)
+        self.chosen = scores.topk(self.spec.retrieved, dim=-1, sorted=False).indices
+        heads, width = len(scores), self.spec.chunk_size * slots.keys.shape[-1]
+        for pool, buffer in ((self._keys, slots.keys), (self._values, slots.values)):
+            pool.fetch(self.chosen, buffer[:, : self._slots].view(heads, self.spec.retrieved, width))
+
+    @property
+    def index_bytes(self) -> int:
+        return sum(part.untyped_storage().nbytes() for part in self._index)
+
+    @property
+    def device_bytes(self) -> int:
+        """Bytes of the pool itself when it is not offloaded."""
+        return self._keys.device_bytes + self._values.device_bytes
+
+    @property
+    def host_bytes(self) -> int:
+        return self._keys.host_bytes + self._values.host_bytes
+
+
+def build_index(chunked_keys: Tensor, kind: str) -> tuple[Tensor, ...]:
+    """Digest of each chunk, ready for :func:`chunk_scores`.
+
+    Parameters
+    ----------
+    chunked_keys : Tensor [S, C, chunk, D]
+
+    Returns
+    -------
+    tuple of Tensor [S, D, C]
+        The mean, or the upper and lower corner of a box, in the dtype of the keys.
+    """
+    keys = chunked_keys.float()
+    if kind == "mean":
+        corners: tuple[Tensor, ...] = (keys.mean(2),)
+    elif kind == "minmax":
+        corners = (keys.amax(2), keys.amin(2))
+    elif kind == "cuboid":
+        centre = (keys.amax(2) + keys.amin(2)) / 2
+        radius = (keys - centre.unsqueeze(2)).abs().mean(2)
+        corners = (centre + radius, centre - radius)
+    else:
+        raise ValueError(f"index={kind!r} is not known; use one of {', '.join(INDEXES)}.")
+    return tuple(corner.transpose(1, 2).to(chunked_keys.dtype).contiguous() for corner in corners)
+
+
+def chunk_scores(queries: Tensor, index: tuple[Tensor, ...], scaling: float, group_rule: str) -> Tensor:
+    """Score every chunk for one token.
+
+    Parameters
+    ----------
+    queries : Tensor [S, G, D]
+    index : tuple of Tensor [S, D, C]
+        One digest: inner product with it. Two: the box bound ``sum_i max(q_i * upper_i, q_i * lower_i)``.
+
+    Returns
+    -------
+    Tensor [S, C], float32
+    """
+    if len(index) == 1:
+        logits = torch.matmul(queries, index[0])
+    else:
+        upper, lower = index
+        logits = torch.matmul(queries.clamp(min=0), upper) + torch.matmul(queries.clamp(max=0), lower)
+    if group_rule == "mean_logit":
+        return logits.float().mean(1)
+    weights = (logits * scaling).softmax(dim=-1, dtype=torch.float32)
+    return weights.amax(1) if group_rule == "max_softmax" else weights.mean(1)

@@ -1,0 +1,218 @@
+"""The packed cache of one layer: KV heads grouped by how many prompt entries they hold."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from kvcomp_eval.stores.chunks import ChunkRetriever, ChunkSpec
+from kvcomp_eval.stores.slots import Slots
+
+#: Up to so many KV heads (of all samples), heads are grouped only by equal length; above it, padded.
+MAX_EXACT_HEADS = 64
+#: Padded groups never exceed this ratio of longest to shortest head.
+MAX_PADDING = 1.3
+
+
+@dataclass(frozen=True)
+class HeadPlan:
+    """What one KV head of one sample keeps of its prompt.
+
+    Parameters
+    ----------
+    kept : Tensor [k], int64
+        Resident prompt positions, ascending, counted from the first real token. For a retrieving head,
+        its tail behind the chunks.
+    chunks : ChunkSpec, optional
+        Retrieval of everything in front of the tail.
+    """
+
+    kept: Tensor
+    chunks: ChunkSpec | None = None
+
+    @property
+    def slots(self) -> int:
+        """Prompt entries resident on the device."""
+        retrieved = self.chunks.retrieved * self.chunks.chunk_size if self.chunks else 0
+        return retrieved + len(self.kept)
+
+
+@dataclass
+class HeadGroup:
+    """Heads that are attended to in one call.
+
+    Parameters
+    ----------
+    rows : slice or Tensor [S]
+        Which of the layer's ``batch * num_kv_heads`` heads.
+    members : list of int
+        The same as plain numbers.
+    """
+
+    rows: slice | Tensor
+    members: list[int]
+    slots: Slots
+    retriever: ChunkRetriever | None = None
+
+    def step(self, queries: Tensor, keys: Tensor, values: Tensor, scaling: float) -> Tensor:
+        """Append one token and attend; queries [R, G, D], keys and values [R, D] of all R heads."""
+        queries = queries[self.rows]
+        self.slots.append(keys[self.rows], values[self.rows])
+        if self.retriever is not None:
+            self.retriever.refresh(queries, scaling, self.slots)
+        return self.slots.attend(queries, scaling)
+
+
+class HeadStore:
+    """Packed keys and values of one layer; appends and attends one token at a time.
+
+    Parameters
+    ----------
+    plans : sequence of HeadPlan
+        One per head, sample by sample (``batch * num_kv_heads``).
+    keys, values : Tensor [B, Hkv, N, D]
+        The prompt's full keys and values; nothing of them is referenced afterwards.
+    starts : sequence of int
+        Per sample, the number of left-padding tokens.
+    reserve : int
+        Generated tokens to preallocate room for.
+    trace : bool
+        Keep the positions, so that :meth:`attended` can be asked (costs memory; for the oracle).
+    """
+
+    def __init__(
+        self,
+        plans: Sequence[HeadPlan],
+        keys: Tensor,
+        values: Tensor,
+        starts: Sequence[int],
+        reserve: int,
+        trace: bool = False,
+    ) -> None:
+        batch, num_kv_heads, self._prompt_length, _ = keys.shape
+        self._num_kv_heads = num_kv_heads
+        self._num_rows = batch * num_kv_heads
+        self._head_starts = [start for start in starts for _ in range(num_kv_heads)]
+        self._plans = list(plans) if trace else None
+        self.kept_entries = sum(plan.slots for plan in plans)
+        flat_keys, flat_values = keys.flatten(0, 1), values.flatten(0, 1)
+        self.groups = [
+            self._pack(members, [plans[row] for row in members], flat_keys, flat_values, reserve)
+            for members in group_heads(plans)
+        ]
+
+    def step(self, queries: Tensor, keys: Tensor, values: Tensor, scaling: float) -> Tensor:
+        """Append one token of every sample and attend to what is kept.
+
+        Parameters
+        ----------
+        queries : Tensor [B, Hq, 1, D]
+        keys, values : Tensor [B, Hkv, 1, D]
+
+        Returns
+        -------
+        Tensor [B, 1, Hq, D]
+        """
+        batch, num_heads, _, head_dim = queries.shape
+        packed = queries.reshape(self._num_rows, -1, head_dim)
+        new_keys, new_values = keys.reshape(self._num_rows, -1), values.reshape(self._num_rows, -1)
+        if len(self.groups) == 1:
+            out = self.groups[0].step(packed, new_keys, new_values, scaling)
+        else:
+            out = torch.empty_like(packed)
+            for group in self.groups:
+                out[group.rows] = group.step(packed, new_keys, new_values, scaling)
+        return out.view(batch, 1, num_heads, head_dim)
+
+    @property
+    def reads_per_step(self) -> int:
+        """Key and value vectors that retrieval copies into the slots at each step."""
+        specs = [(group.retriever.spec, len(group.members)) for group in self.groups if group.retriever]
+        return sum(2 * heads * spec.retrieved * spec.chunk_size for spec, heads in specs)
+
+    def reorder(self, beams: Tensor) -> None:
+        """Beam search: sample b continues beam ``beams[b]``, which shares its prompt."""
+        heads = torch.arange(self._num_kv_heads, device=beams.device)
+        source = (beams[:, None] * self._num_kv_heads + heads).flatten()
+        place = torch.empty(self._num_rows, dtype=torch.long, device=beams.device)
+        for group in self.groups:
+            place[group.rows] = torch.arange(len(group.members), device=beams.device)
+        for group in self.groups:
+            group.slots.reorder_generated(place[source[group.rows]])
+
+    def attended(self) -> Tensor:
+        """Prompt positions attended to by the latest step, [B, Hkv, N] bool; needs ``trace=True``."""
+        assert self._plans is not None
+        device = self.groups[0].slots.keys.device
+        mask = torch.zeros(self._num_rows, self._prompt_length, dtype=torch.bool, device=device)
+        for group in self.groups:
+            for place, row in enumerate(group.members):
+                start = self._head_starts[row]
+                mask[row, self._plans[row].kept + start] = True
+                if group.retriever is not None and group.retriever.chosen is not None:
+                    chunk = group.retriever.spec.chunk_size
+                    first = group.retriever.chosen[place, :, None] * chunk
+                    mask[row, (first + torch.arange(chunk, device=device)).flatten() + start] = True
+        return mask.view(-1, self._num_kv_heads, self._prompt_length)
+
+    def _pack(self, members: list[int], plans: list[HeadPlan], keys: Tensor, values: Tensor, reserve: int) -> HeadGroup:
+        width = max(plan.slots for plan in plans)
+        slots = Slots.allocate(len(members), width, reserve, keys)
+        spans = [slice(self._head_starts[row], None) for row in members]
+        for place, (row, plan) in enumerate(zip(members, plans, strict=True)):
+            target = slice(width - len(plan.kept), width)
+            for source, buffer in ((keys, slots.keys), (values, slots.values)):
+                torch.index_select(source[row, spans[place]], 0, plan.kept, out=buffer[place, target])
+        if any(plan.slots != width for plan in plans):
+            slots.hide_missing([plan.slots for plan in plans])
+        retriever = None
+        spec = plans[0].chunks
+        if spec is not None:
+            covered = spec.num_chunks * spec.chunk_size
+            chunked = [
+                torch.stack([source[row, span][:covered] for row, span in zip(members, spans, strict=True)])
+                for source in (keys, values)
+            ]
+            retriever = ChunkRetriever(spec, *chunked)
+        return HeadGroup(_row_index(members, keys.device), members, slots, retriever)
+
+
+def _row_index(members: list[int], device: torch.device) -> slice | Tensor:
+    """A slice where the rows are consecutive (a view, no copy), else their numbers."""
+    if members[-1] - members[0] + 1 == len(members):
+        return slice(members[0], members[-1] + 1)
+    return torch.tensor(members, device=device)
+
+
+def group_heads(plans: Sequence[HeadPlan]) -> list[list[int]]:
+    """Which heads share an attention call: equal lengths, or for many heads padded within 1.3x.
+
+    Retrieving heads are grouped only with heads of the same shape, since their chunks fill whole slots.
+
+    Returns
+    -------
+    list of list of int
+        Row numbers, ascending within a group.
+    """
+    static: defaultdict[int, list[int]] = defaultdict(list)
+    retrieving: defaultdict[tuple[ChunkSpec, int], list[int]] = defaultdict(list)
+    for row, plan in enumerate(plans):
+        if plan.chunks is None:
+            static[len(plan.kept)].append(row)
+        else:
+            retrieving[plan.chunks, len(plan.kept)].append(row)
+    if len(plans) <= MAX_EXACT_HEADS:
+        return [*static.values(), *retrieving.values()]
+    padded: list[list[int]] = []
+    shortest = 0
+    for length in sorted(static):
+        if padded and length <= MAX_PADDING * shortest:
+            padded[-1].extend(static[length])
+        else:
+            padded.append(list(static[length]))
+            shortest = length
+    return [*map(sorted, padded), *retrieving.values()]
