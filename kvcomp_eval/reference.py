@@ -6,15 +6,16 @@ softmax, and the mask comes from a trace of what the compressed run attended to.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from transformers.cache_utils import Cache, DynamicLayer
 
-from kvcomp_eval.attention import LAYER_KEY
+from kvcomp_eval.attention import LAYER_KEY, get_backend
 from kvcomp_eval.cache import KVCache
+from kvcomp_eval.compat import cache_keyword, set_text_attention, text_config
 
 
 class ReferenceLayer(DynamicLayer):
@@ -77,9 +78,22 @@ def _masked_attention(query: Tensor, key: Tensor, value: Tensor, attended: Tenso
     return (logits.float().softmax(-1).to(value.dtype) @ value.repeat_interleave(group, dim=1)).transpose(1, 2)
 
 
-def reference_cache(traced: KVCache) -> Cache:
-    """Full cache that replays a traced compressed cache.
+def replay(model: Any, inputs: Mapping[str, Any], traced: KVCache, **generate_kwargs: Any) -> Any:
+    """Generate with a full cache, masked step by step as the traced compressed run attended.
 
-    Pass it to the model's own ``generate`` while its text attention is the registered one.
+    Parameters
+    ----------
+    model : PreTrainedModel
+        Not inside ``attach``.
+    inputs : mapping
+        What the compressed ``generate`` was given.
+    traced : KVCache
+        ``session.last_cache`` of ``attach(..., trace=True)``.
     """
-    return Cache(layers=[ReferenceLayer(layer.trace) for layer in traced.layers])
+    cache = Cache(layers=[ReferenceLayer(layer.trace) for layer in traced.layers])
+    previous = text_config(model)._attn_implementation
+    set_text_attention(model, get_backend("sdpa").registered_name)
+    try:
+        return model.generate(**inputs, **{cache_keyword(model): cache}, **generate_kwargs)
+    finally:
+        set_text_attention(model, previous)

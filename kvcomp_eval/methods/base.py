@@ -74,7 +74,8 @@ class Method(ABC):
     def __post_init__(self) -> None:
         if self.budget_ratio is not None and self.budget_entries is not None:
             raise ValueError(
-                f"budget_ratio={self.budget_ratio} and budget_entries={self.budget_entries} exclude each other; give one."
+                f"budget_ratio={self.budget_ratio} and budget_entries={self.budget_entries} exclude each other; "
+                "give one of them."
             )
         if self.budget_ratio is not None and not 0 < self.budget_ratio <= 1:
             raise ValueError(f"budget_ratio={self.budget_ratio} must lie in (0, 1]; 0.1 keeps 10 % of the prompt.")
