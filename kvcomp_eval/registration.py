@@ -1,7 +1,8 @@
 """What lmms-eval finds of this package: the entry point for model ids, and the patch that makes our tasks known.
 
-lmms-eval calls :func:`manifests` whenever ``lmms_eval.models`` is imported, also for commands that only list things. So
-this module imports no torch and never raises: one exception here would make lmms-eval drop the models of *every* plug-in.
+lmms-eval calls :func:`manifests` whenever ``lmms_eval.models`` is imported, also for commands that only list things.
+So this module imports no torch and never raises: one exception here would make lmms-eval drop the models of *every*
+plug-in.
 """
 
 from __future__ import annotations
@@ -55,9 +56,9 @@ def task_folder() -> Path:
 def add_tasks() -> None:
     """Make every ``TaskManager`` of lmms-eval see our tasks, and give our model ids the prompts of the stock ones.
 
-    lmms-eval has no plug-in hook for tasks, so ``TaskManager.initialize_tasks`` is wrapped, once. Tasks choose prompts by
-    the literal ``--model`` name (``lmms_eval_specific_kwargs``); for our ids that name becomes the stock wrapper's, or
-    ``qwen3_vl_full`` would be asked other questions than ``qwen3_vl``.
+    lmms-eval has no plug-in hook for tasks, so ``TaskManager.initialize_tasks`` is wrapped, once. Tasks choose prompts
+    by the literal ``--model`` name (``lmms_eval_specific_kwargs``); for our ids that name becomes the stock wrapper's,
+    or ``qwen3_vl_full`` would be asked other questions than ``qwen3_vl``.
     """
     from lmms_eval.tasks import TaskManager
 

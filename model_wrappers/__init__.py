@@ -1,8 +1,8 @@
 """The classes that lmms-eval loads: one module per model family, one class per model id.
 
-A model id is ``<family>_<method>`` or ``<family>_kvcomp``, and ``kvcomp_eval.model_wrappers.<id>`` is its class, made on
-demand as a subclass of the family's wrapper that knows its method (:func:`__getattr__`). Importing this module imports
-no torch.
+A model id is ``<family>_<method>`` or ``<family>_kvcomp``, and ``kvcomp_eval.model_wrappers.<id>`` is its class, made
+on demand as a subclass of the family's wrapper that knows its method (:func:`__getattr__`). Importing this module
+imports no torch.
 """
 
 from __future__ import annotations

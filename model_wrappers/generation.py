@@ -14,9 +14,9 @@ _UNUSED_SEEN: set[str] = set()
 def generate_arguments(given: Mapping[str, Any], max_new_tokens: int, explicit_none: Iterable[str]) -> dict[str, Any]:
     """Complete a task's generation arguments as lmms-eval's wrappers do.
 
-    Decoding is greedy unless ``temperature`` > 0 (and ``do_sample`` is not false). All settings that transformers knows
-    are passed on; a name that it does not know (such as ``image_aspect_ratio``, which some tasks carry for other models)
-    is reported once and left out.
+    Decoding is greedy unless ``temperature`` > 0 (and ``do_sample`` is not false). All settings that transformers
+    knows are passed on; a name that it does not know (such as ``image_aspect_ratio``, which some tasks carry for other
+    models) is reported once and left out.
 
     Parameters
     ----------

@@ -68,7 +68,7 @@ class RunStatistics:
         self._sums["steps"] += report.generated_tokens
 
     def means(self) -> dict[str, float]:
-        """Means per answer, the realised ratio (device bytes over bytes of a full cache), and seconds per decode step."""
+        """Means per answer, the realised ratio (device bytes over those of a full cache), seconds per decode step."""
         if not self.answers:
             return {}
         names = (*PER_ANSWER, "prompt_tokens")

@@ -23,8 +23,7 @@ TEXTS = ("hello there", "what is this thing, and where does it stand?", "x")
 def images():
     generator = np.random.default_rng(0)
     return [
-        Image.fromarray(generator.integers(0, 255, (height, width, 3), dtype=np.uint8))
-        for width, height in IMAGE_SIZES
+        Image.fromarray(generator.integers(0, 255, (height, width, 3), dtype=np.uint8)) for width, height in IMAGE_SIZES
     ]
 
 

@@ -1,7 +1,8 @@
 """Tiny random-init models and processors of the five families, built in memory with no download.
 
-Each model has 0.2-0.3 M parameters, three text layers, 8 query and 2 KV heads of dimension 8, and a byte-level tokenizer.
-Weights are scaled up (``initializer_range`` 0.25), so that attention is far from uniform and every error shows.
+Each model has 0.2-0.3 M parameters, three text layers, 8 query and 2 KV heads of dimension 8, and a byte-level
+tokenizer. Weights are scaled up (``initializer_range`` 0.25), so that attention is far from uniform and every error
+shows.
 """
 
 from __future__ import annotations
@@ -334,7 +335,7 @@ _PROCESSORS: dict[str, Callable[[Any], Any]] = {
 
 
 def _self_check() -> None:
-    """Stock generation of 12 tokens, alone, left padded, with a row without image, on video, and from a saved folder."""
+    """Stock generation of 12 tokens: alone, left padded, a row without image, video, and from a saved folder."""
     for family in FAMILIES:
         model, processor = build(family)
         pictures, texts = images(), ["What is it?", "And this one, please?", "Say more."]
@@ -344,7 +345,8 @@ def _self_check() -> None:
         single = model.generate(**one, max_new_tokens=12)[:, one.input_ids.shape[1] :]
         many = model.generate(**batch, max_new_tokens=12)[:, batch.input_ids.shape[1] :]
         print(family, sum(p.numel() for p in model.parameters()), one.input_ids.shape, batch.attention_mask.sum(1))
-        assert single.shape == (1, 12) and torch.equal(single[0], many[0])
+        assert single.shape == (1, 12)
+        assert torch.equal(single[0], many[0])
         assert model.generate(**mixed, max_new_tokens=12).shape[1] == mixed.input_ids.shape[1] + 12
         if family in VIDEO_FAMILIES:
             clip = video_inputs(family, processor, [video()], ["Why?"])

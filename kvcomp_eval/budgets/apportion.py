@@ -8,6 +8,9 @@ import numpy as np
 
 MODES = ("plus", "clip")
 _FRACTION_DECIMALS = 9
+#: A weight this far below the largest counts as none; dividing by it would overflow.
+_NEGLIGIBLE = 1e-15
+_TOLERANCE = 1e-12
 
 
 def apportion(
@@ -62,6 +65,8 @@ def real_shares(
         raise ValueError("weights must be finite and non-negative.")
     if not lo.sum() <= total <= hi.sum():
         raise ValueError(f"total={total} does not fit between the bounds, which sum to {lo.sum():g} and {hi.sum():g}.")
+    w = w / max(w.max(initial=0), np.finfo(float).tiny)
+    w[w < _NEGLIGIBLE] = 0
     return _plus(w, float(total), lo, hi) if mode == "plus" else _clip(w, float(total), lo, hi)
 
 
@@ -107,8 +112,8 @@ def _clip(w: np.ndarray, total: float, lo: np.ndarray, hi: np.ndarray) -> np.nda
     below = max((b for b in breakpoints if at(b).sum() <= total), default=0.0)
     base = at(below)
     spare = total - base.sum()
-    # The tolerance absorbs the rounding of (lo / w) * w.
-    free = positive & (below * w >= lo * (1 - 1e-12)) & (base < hi)
+    # The tolerance absorbs the rounding of (bound / w) * w.
+    free = positive & (below * w >= lo * (1 - _TOLERANCE)) & (below * w < hi * (1 - _TOLERANCE))
     if spare <= 0:
         return base
     if free.any():
