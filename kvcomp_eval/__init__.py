@@ -6,11 +6,11 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from kvcomp_eval.session import attach
     from kvcomp_eval.methods.full import Full
     from kvcomp_eval.methods.hybridkv import HybridKV
     from kvcomp_eval.methods.registry import make_method, method_names
     from kvcomp_eval.methods.snapkv import SnapKV
+    from kvcomp_eval.session import attach
 
 __version__ = "0.1.0"
 __all__ = ["Full", "HybridKV", "SnapKV", "__version__", "attach", "make_method", "method_names"]

@@ -7,7 +7,7 @@ known to each layer's store alone.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -142,7 +142,9 @@ class KVCache(Cache):
     def __init__(
         self, method: Method, prompt: Prompt, num_layers: int, reserve: int | None = None, trace: bool = False
     ) -> None:
-        super().__init__(layers=[KVCacheLayer(self, index) for index in range(num_layers)])
+        #: The same objects as ``layers``, under their own type.
+        self.packed_layers = [KVCacheLayer(self, index) for index in range(num_layers)]
+        super().__init__(layers=list(self.packed_layers))
         self.method = method
         self.prompt = prompt
         self.is_traced = trace
@@ -187,7 +189,7 @@ class KVCache(Cache):
         """Plan the waiting layers sample by sample, pack them and drop their full keys and values."""
         plans = [self.method.plan(seen, self.details) for seen in self._observations]
         starts = [start for start in self.prompt.starts for _ in range(copies)]
-        for layer, layer_plans in zip(self.layers[first:], zip(*plans, strict=True), strict=False):
+        for layer, layer_plans in zip(self.packed_layers[first:], zip(*plans, strict=True), strict=False):
             keys, values = self._waiting.pop(0)
             heads: list[HeadPlan] = [head for sample in layer_plans for _ in range(copies) for head in sample]
             layer.store = HeadStore(heads, keys, values, starts, self._reserve, self.is_traced)
@@ -227,7 +229,7 @@ class KVCache(Cache):
     def report(self) -> CacheReport:
         """Measure the cache as it is now."""
         ended = time.perf_counter()
-        stores: Sequence[HeadStore] = [layer.store for layer in self.layers]
+        stores = [layer.store for layer in self.packed_layers if layer.store is not None]
         groups = [group for store in stores for group in store.groups]
         retrievers = [group.retriever for group in groups if group.retriever is not None]
         assert self._packed_at is not None

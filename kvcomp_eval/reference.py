@@ -90,7 +90,7 @@ def replay(model: Any, inputs: Mapping[str, Any], traced: KVCache, **generate_kw
     traced : KVCache
         ``session.last_cache`` of ``attach(..., trace=True)``.
     """
-    cache = Cache(layers=[ReferenceLayer(layer.trace) for layer in traced.layers])
+    cache = Cache(layers=[ReferenceLayer(layer.trace) for layer in traced.packed_layers])
     previous = text_config(model)._attn_implementation
     set_text_attention(model, get_backend("sdpa").registered_name)
     try:

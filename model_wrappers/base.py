@@ -27,6 +27,7 @@ from kvcomp_eval.model_wrappers.loading import (
     make_accelerator,
     model_class,
     placement,
+    process_ranks,
 )
 from kvcomp_eval.model_wrappers.messages import chat_messages
 from kvcomp_eval.session import attach
@@ -67,10 +68,8 @@ class ChatWrapper(lmms):
         folder = checkpoint_folder(arguments.pretrained, self.family)
         architecture = model_class(folder, arguments, self.family, self.model_classes)
         self.accelerator = make_accelerator(arguments)
-        self._rank, self._world_size = self.accelerator.process_index, self.accelerator.num_processes
-        self._device, device_map = placement(
-            arguments, self.stock_device_map, self._world_size, self.accelerator.local_process_index
-        )
+        self._rank, self._world_size, local_rank = process_ranks()
+        self._device, device_map = placement(arguments, self.stock_device_map, self._world_size, local_rank)
         self.journal = Journal(arguments.report_path, self._rank)
         source = {"revision": arguments.revision, "trust_remote_code": arguments.trust_remote_code}
         self._model = architecture.from_pretrained(

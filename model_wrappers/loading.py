@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,15 +19,24 @@ from kvcomp_eval.model_wrappers.arguments import Arguments
 #: Value of ``pretrained`` for the embedded model, and the family that it belongs to.
 DEMO, DEMO_FAMILY = "demo", "qwen2_5_vl"
 
+_RANKS = (("RANK", 0), ("WORLD_SIZE", 1), ("LOCAL_RANK", 0))
+
 
 def checkpoint_folder(pretrained: str, family: str) -> str:
-    """Translate ``demo`` to the folder of the embedded model; anything else is returned as it is."""
+    """Translate ``demo`` to the folder of the embedded model; hub ids and other folders are returned as they are."""
     if pretrained != DEMO:
+        if pretrained.startswith(("/", ".", "~")) and not Path(pretrained).is_dir():
+            raise FileNotFoundError(f"pretrained={pretrained!r} is not a folder; name one, or a model id on the hub.")
         return pretrained
     if family != DEMO_FAMILY:
         raise ValueError(f"pretrained=demo is a Qwen2.5-VL, not a {family}; use --model {DEMO_FAMILY}_<method>.")
     from kvcomp_eval import demo
 
+    if not (demo.path() / "config.json").is_file():
+        raise FileNotFoundError(
+            f"The demo model is missing in {demo.path()}; reinstall kvcomp-eval, or train it: "
+            "python -m kvcomp_eval.demo.train."
+        )
     return str(demo.path())
 
 
@@ -61,6 +72,15 @@ def make_accelerator(arguments: Arguments) -> Accelerator:
             "model per process: launch with plain data parallelism (accelerate launch --multi_gpu)."
         )
     return accelerator
+
+
+def process_ranks() -> tuple[int, int, int]:
+    """Rank of this process, their number, and the rank on this node: where lmms-eval reads them, the environment.
+
+    (accelerate knows of a single process when torchrun starts several on a machine without CUDA.)
+    """
+    rank, size, local = (int(os.environ.get(name, default)) for name, default in _RANKS)
+    return rank, size, local
 
 
 def placement(arguments: Arguments, stock_map: str, processes: int, local_process: int) -> tuple[torch.device, str]:

@@ -67,7 +67,10 @@ class PyAVReader:
         self._path = path
         with av.open(path) as container:
             stream = container.streams.video[0]
-            self.fps = float(stream.average_rate or stream.guessed_rate)
+            rate = stream.average_rate or stream.guessed_rate
+            if rate is None:
+                raise ValueError("it states no frame rate")
+            self.fps = float(rate)
             self._count = sum(1 for packet in container.demux(stream) if packet.size)
 
     def __len__(self) -> int:

@@ -163,7 +163,7 @@ def _tokenizer() -> Any:
     return tokenizer
 
 
-def _qwen_ids(tokenizer: Any) -> dict[str, int]:
+def _qwen_ids(tokenizer: Any) -> dict[str, Any]:
     names = {
         "image_token_id": "<|image_pad|>",
         "video_token_id": "<|video_pad|>",
@@ -240,8 +240,8 @@ def _llava_onevision(tokenizer: Any) -> Any:
     config = transformers.LlavaOnevisionConfig(
         text_config=_text(tokenizer, model_type="qwen2"),
         vision_config=vision,
-        image_token_id=tokenizer.convert_tokens_to_ids("<image>"),
-        video_token_id=tokenizer.convert_tokens_to_ids("<video>"),
+        image_token_index=tokenizer.convert_tokens_to_ids("<image>"),
+        video_token_index=tokenizer.convert_tokens_to_ids("<video>"),
         image_grid_pinpoints=ONEVISION_PINPOINTS,
         vision_feature_select_strategy="full",
     )
@@ -262,7 +262,7 @@ def _llava_next(tokenizer: Any) -> Any:
     config = transformers.LlavaNextConfig(
         text_config=_text(tokenizer, model_type="mistral", sliding_window=None, head_dim=8),
         vision_config=vision,
-        image_token_id=tokenizer.convert_tokens_to_ids("<image>"),
+        image_token_index=tokenizer.convert_tokens_to_ids("<image>"),
         image_grid_pinpoints=NEXT_PINPOINTS,
         vision_feature_select_strategy="default",
         image_seq_length=16,

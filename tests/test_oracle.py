@@ -6,10 +6,11 @@ import pytest
 import torch
 
 from kvcomp_eval import Full, HybridKV, SnapKV, attach
+from kvcomp_eval.compat import set_text_attention
 from kvcomp_eval.reference import replay
 from tests.families import prompt_inputs
 
-STEPS = dict(max_new_tokens=12, do_sample=False, output_logits=True, return_dict_in_generate=True)
+STEPS = {"max_new_tokens": 12, "do_sample": False, "output_logits": True, "return_dict_in_generate": True}
 
 # Thetas are per family, since random models have heads of very different sparsity.
 METHODS = {
@@ -107,7 +108,7 @@ def test_second_prompt_behaves_as_in_a_fresh_session(family, make_inputs, name):
 def test_beam_search_equals_masked_full_cache(family, make_inputs, name):
     _, model, _ = family
     inputs = make_inputs(0, 1)
-    kwargs = dict(max_new_tokens=8, do_sample=False, num_beams=3, return_dict_in_generate=True, output_scores=True)
+    kwargs = STEPS | {"max_new_tokens": 8, "num_beams": 3, "output_scores": True}
     with attach(model, METHODS[name](), trace=True) as session:
         output = model.generate(**inputs, **kwargs)
     if session.last_report.reads_per_step:
@@ -136,8 +137,6 @@ def test_text_follow_up_continues_the_compressed_cache(family, make_inputs, name
     reference = replay(model, inputs, traced, **STEPS)
     assert torch.equal(first.sequences, reference.sequences)
     # The reference layers stand where the first turn ended and hold the rest of the trace.
-    from kvcomp_eval.compat import set_text_attention
-
     set_text_attention(model, "kvcomp")
     try:
         expected = model.generate(**second_turn(reference), cache=reference.cache, **STEPS)

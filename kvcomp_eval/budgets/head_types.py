@@ -164,7 +164,7 @@ class HeadTypeRule:
         floor = min(grid.window, total // count)
         if shares.min() < floor or shares.max() > grid.prompt_length:
             notes.append("static budgets clamped to [window, prompt length]")
-            shares = real_shares(list(shares), total, floor, cap, mode="clip")
+            shares = real_shares(list(shares), total, floor, grid.prompt_length, mode="clip")
         return round_to_total(shares, total, cap)
 
 

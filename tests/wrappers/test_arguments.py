@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 from lmms_eval.utils import simple_parse_args_string
 
-from kvcomp_eval import model_wrappers
+from kvcomp_eval import demo, model_wrappers
 from kvcomp_eval.methods.registry import method_names
 from kvcomp_eval.model_wrappers.arguments import parse_arguments
 from kvcomp_eval.model_wrappers.llava_onevision import OnevisionArguments
@@ -135,6 +137,27 @@ def test_open_id_takes_the_hyper_parameters_of_its_method():
 def test_demo_is_for_one_family(family):
     with pytest.raises(ValueError, match=f"pretrained=demo is a Qwen2.5-VL, not a {family}; use --model qwen2_5_vl_"):
         getattr(model_wrappers, f"{family}_full")(pretrained="demo")
+
+
+def test_demo_runs_in_float32_on_a_cpu_within_its_own_pixel_limits(checkpoint, monkeypatch):
+    monkeypatch.setattr(demo, "path", lambda: Path(checkpoint("qwen2_5_vl")))
+    model = model_wrappers.qwen2_5_vl_full(pretrained="demo", device="cpu")
+    limits = {"shortest_edge": 28 * 28, "longest_edge": 64 * 28 * 28}
+    assert model.model.dtype == torch.float32
+    assert dict(model.processor.image_processor.size) == limits
+    own = model_wrappers.qwen2_5_vl_full(pretrained="demo", device="cpu", max_pixels=3136)
+    assert dict(own.processor.image_processor.size) == {**limits, "longest_edge": 3136}
+
+
+def test_missing_demo_model_is_said(monkeypatch, tmp_path):
+    monkeypatch.setattr(demo, "path", lambda: tmp_path)
+    with pytest.raises(FileNotFoundError, match="The demo model is missing in .*; reinstall kvcomp-eval, or train it"):
+        model_wrappers.qwen2_5_vl_full(pretrained="demo")
+
+
+def test_missing_folder_is_said(wrapper):
+    with pytest.raises(FileNotFoundError, match="pretrained='./nowhere' is not a folder; name one, or a model id on"):
+        wrapper("qwen2_vl_full", pretrained="./nowhere")
 
 
 def test_checkpoint_of_another_family_is_refused(wrapper, checkpoint):
