@@ -67,7 +67,7 @@ class ChatWrapper(lmms):
         arguments = self.arguments
         folder = checkpoint_folder(arguments.pretrained, self.family)
         architecture = model_class(folder, arguments, self.family, self.model_classes)
-        self.accelerator = make_accelerator(arguments)
+        self.accelerator = make_accelerator()
         self._rank, self._world_size, local_rank = process_ranks()
         self._device, device_map = placement(arguments, self.stock_device_map, self._world_size, local_rank)
         self.journal = Journal(arguments.report_path, self._rank)

@@ -63,9 +63,9 @@ def model_class(folder: str, arguments: Arguments, family: str, classes: Mapping
     raise ValueError(f"Checkpoint {arguments.pretrained!r} is a {config.model_type}, not a {family}; {remedy}.")
 
 
-def make_accelerator(arguments: Arguments) -> Accelerator:
+def make_accelerator() -> Accelerator:
     """Join the processes of this run; each holds a whole model, so sharded launches are refused."""
-    accelerator = Accelerator(cpu=arguments.device == "cpu" or arguments.device_map == "cpu")
+    accelerator = Accelerator(cpu=not torch.cuda.is_available())
     if accelerator.distributed_type in (DistributedType.FSDP, DistributedType.DEEPSPEED):
         raise ValueError(
             f"Launched under {accelerator.distributed_type.value}, which shards the model; compression needs a whole "

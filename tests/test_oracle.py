@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from kvcomp_eval import Full, HybridKV, SnapKV, attach
+from kvcomp_eval import Full, HybridKV, SnapKV, attach, make_method
 from kvcomp_eval.compat import set_text_attention
 from kvcomp_eval.reference import replay
 from tests.families import prompt_inputs
@@ -16,6 +16,10 @@ STEPS = {"max_new_tokens": 12, "do_sample": False, "output_logits": True, "retur
 METHODS = {
     "snapkv": lambda: SnapKV(budget_ratio=0.4, window=4),
     "snapkv_entries": lambda: SnapKV(budget_entries=9, window=4, kernel=3, pooling="max"),
+    "pyramidkv": lambda: make_method("pyramidkv", budget_ratio=0.4, window=4),
+    "adakv": lambda: make_method("adakv", budget_ratio=0.4, window=4),
+    "streamingllm": lambda: make_method("streamingllm", budget_entries=9),
+    "random": lambda: make_method("random", budget_ratio=0.4, window=4),
     "hybridkv_mixed": lambda: HybridKV(budget_ratio=0.6, window=4, chunk_size=2, theta_quantile=0.5),
     "hybridkv_static": lambda: HybridKV(budget_ratio=0.4, window=4, theta=float("-inf")),
     "hybridkv_dynamic": lambda: HybridKV(budget_ratio=0.6, window=4, chunk_size=2, theta=float("inf")),

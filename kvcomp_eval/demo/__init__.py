@@ -1,0 +1,13 @@
+"""The embedded demo model: a tiny Qwen2.5-VL trained from scratch on procedural scenes.
+
+Importing this package imports neither torch nor transformers.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+def path() -> Path:
+    """Return the folder of the trained model, for the ordinary ``from_pretrained``."""
+    return Path(__file__).parent / "weights"

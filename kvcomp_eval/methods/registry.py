@@ -17,6 +17,10 @@ METHODS = {
     "full": ("kvcomp_eval.methods.full", "Full"),
     "snapkv": ("kvcomp_eval.methods.snapkv", "SnapKV"),
     "hybridkv": ("kvcomp_eval.methods.hybridkv", "HybridKV"),
+    "pyramidkv": ("kvcomp_eval.methods.pyramidkv", "PyramidKV"),
+    "adakv": ("kvcomp_eval.methods.adakv", "AdaKV"),
+    "streamingllm": ("kvcomp_eval.methods.streamingllm", "StreamingLLM"),
+    "random": ("kvcomp_eval.methods.random", "Random"),
 }
 
 _WORDS = {"true": True, "false": False, "none": None, "null": None}

@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from accelerate import DistributedType
 from lmms_eval.utils import simple_parse_args_string
 
 from kvcomp_eval import demo, model_wrappers
 from kvcomp_eval.methods.registry import method_names
+from kvcomp_eval.model_wrappers import loading
 from kvcomp_eval.model_wrappers.arguments import parse_arguments
 from kvcomp_eval.model_wrappers.llava_onevision import OnevisionArguments
 from kvcomp_eval.model_wrappers.loading import dtype_for, placement
@@ -151,12 +153,12 @@ def test_demo_runs_in_float32_on_a_cpu_within_its_own_pixel_limits(checkpoint, m
 
 def test_missing_demo_model_is_said(monkeypatch, tmp_path):
     monkeypatch.setattr(demo, "path", lambda: tmp_path)
-    with pytest.raises(FileNotFoundError, match="The demo model is missing in .*; reinstall kvcomp-eval, or train it"):
+    with pytest.raises(FileNotFoundError, match=r"The demo model is missing in .*; reinstall kvcomp-eval, or train it"):
         model_wrappers.qwen2_5_vl_full(pretrained="demo")
 
 
 def test_missing_folder_is_said(wrapper):
-    with pytest.raises(FileNotFoundError, match="pretrained='./nowhere' is not a folder; name one, or a model id on"):
+    with pytest.raises(FileNotFoundError, match=r"pretrained='\./nowhere' is not a folder; name one, or a model id on"):
         wrapper("qwen2_vl_full", pretrained="./nowhere")
 
 
@@ -216,3 +218,14 @@ def test_precision_defaults_to_the_stock_wrappers_and_to_float32_for_demo_on_a_c
     assert dtype_for(demo, "bfloat16", cpu) == torch.float32
     assert dtype_for(demo, "bfloat16", cuda) == torch.bfloat16
     assert dtype_for(Qwen2_5Arguments(pretrained="demo", dtype="float16"), "bfloat16", cpu) == torch.float16
+
+
+def test_sharded_launch_is_refused(monkeypatch):
+    class Sharded:
+        distributed_type = DistributedType.FSDP
+
+    monkeypatch.setattr(loading, "Accelerator", lambda **_: Sharded())
+    with pytest.raises(
+        ValueError, match="Launched under FSDP, which shards the model; compression needs a whole model"
+    ):
+        loading.make_accelerator()

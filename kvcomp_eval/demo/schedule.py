@@ -1,0 +1,66 @@
+"""The curriculum: stages counted in steps, so that a run is reproducible."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One stage of training.
+
+    Parameters
+    ----------
+    name : str
+        What the stage is for.
+    steps : int
+        Optimiser steps.
+    layouts : tuple of (samples, images, grid)
+        One is drawn per step; `samples` keeps a step near 3,000 tokens a process.
+    learning_rate : float
+        AdamW's learning rate at the start of the stage.
+    final_rate : float or None
+        Learning rate that the stage decays to, linearly; None keeps it constant.
+    text : bool
+        False trains the vision tower alone on its auxiliary heads.
+    vision : bool
+        False freezes the vision tower.
+    describe_share : float
+        Share of steps with one description per sample.
+    """
+
+    name: str
+    steps: int
+    layouts: tuple[tuple[int, int, int], ...]
+    learning_rate: float
+    final_rate: float | None = None
+    text: bool = True
+    vision: bool = True
+    describe_share: float = 0.6
+
+
+SCHEDULE = (
+    Stage("vision", 400, ((10, 1, 4), (6, 1, 5)), 2e-3, text=False),
+    Stage("grid 2", 300, ((8, 1, 2), (7, 2, 2)), 2e-3, describe_share=1.0),
+    Stage("grid 2-3", 400, ((4, 2, 3), (3, 4, 3), (4, 4, 2)), 2e-3, describe_share=1.0),
+    Stage("grid 3-4", 400, ((3, 5, 3), (2, 3, 4), (2, 5, 4)), 1.5e-3, describe_share=1.0),
+    Stage("grid 4-5", 900, ((2, 5, 5), (2, 6, 5), (2, 7, 5), (2, 8, 4)), 1.2e-3, 3e-5, vision=False),
+)
+
+
+def locate(schedule: tuple[Stage, ...], step: int) -> tuple[Stage, float]:
+    """Return the stage of a global step and the learning rate there (without warm-up)."""
+    start = 0
+    for stage in schedule:
+        if step < start + stage.steps:
+            if stage.final_rate is None:
+                return stage, stage.learning_rate
+            progress = (step - start) / stage.steps
+            return stage, stage.learning_rate + progress * (stage.final_rate - stage.learning_rate)
+        start += stage.steps
+    raise ValueError(f"Step {step} is beyond the schedule of {start} steps.")
+
+
+def total_steps(schedule: tuple[Stage, ...]) -> int:
+    """Number of steps of a schedule."""
+    return sum(stage.steps for stage in schedule)

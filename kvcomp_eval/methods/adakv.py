@@ -1,0 +1,59 @@
+"""AdaKV: SnapKV with budgets that follow each head's scores."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kvcomp_eval.budgets.adaptive import adaptive_budgets
+from kvcomp_eval.methods.base import LayerPlan, LayerPrefill, keep_everything
+from kvcomp_eval.methods.window import WindowMethod
+from kvcomp_eval.selection import window_positions
+from kvcomp_eval.stores.heads import HeadPlan
+
+
+@dataclass(frozen=True)
+class AdaKV(WindowMethod):
+    """SnapKV's scores; within a layer, heads with spread-out attention keep more than focused ones.
+
+    Feng et al., "Ada-KV: Optimizing KV Cache Eviction by Adaptive Budget Allocation", NeurIPS 2025,
+    arXiv 2407.11550.
+
+    Parameters
+    ----------
+    floor : float
+        Share of the mean that every head is safe for; 1 is SnapKV. 0.2 as in the official evaluation.
+    normalize : bool
+        Scale scores by the mass that a head's own best tokens hold (on in the SparseMM and BACON ports).
+    official : bool
+        The official rounding, which misses the total by a few entries.
+    """
+
+    floor: float = 0.2
+    normalize: bool = False
+    official: bool = False
+
+    name = "adakv"
+    paper = "arXiv 2407.11550"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.floor <= 1:
+            raise ValueError(f"floor={self.floor} must lie between 0 and 1.")
+
+    def observe(self, prefill: LayerPrefill) -> LayerPlan:
+        length = prefill.length
+        entries = self.entries(length, self.window)
+        if entries >= length:
+            return keep_everything(prefill)
+        window = self.window_for(self.window, length)
+        scores = self.prefix_scores(prefill, window)
+        budgets = adaptive_budgets(scores, entries - window, self.floor, self.normalize, self.official)
+        return tuple(
+            HeadPlan(window_positions(head, budget + window, length, window))
+            for head, budget in zip(scores, budgets, strict=True)
+        )
+
+    def plan(self, observations: Sequence[LayerPlan], details: dict[str, Any]) -> list[LayerPlan]:
+        return list(observations)
