@@ -22,21 +22,22 @@ class ChunkGrid:
     Parameters
     ----------
     prompt_length : int
-    window : int
+    reserved : int
+        Last tokens outside every chunk: the window, or 0 when the window may be retrieved like the rest.
     chunk_size : int
     """
 
     prompt_length: int
-    window: int
+    reserved: int
     chunk_size: int
 
     @property
     def num_chunks(self) -> int:
-        return max(0, self.prompt_length - self.window) // self.chunk_size
+        return max(0, self.prompt_length - self.reserved) // self.chunk_size
 
     @property
     def tail(self) -> int:
-        """Last prompt entries outside every chunk: the window and what does not fill a chunk."""
+        """Entries that stay: the reserved ones and what does not fill a chunk."""
         return self.prompt_length - self.num_chunks * self.chunk_size
 
 
@@ -74,10 +75,11 @@ class HeadTypeRule:
     padding: str = "nearest"
     total: str = "conserve"
     rounding: str = "exact"
-    count_window: bool = True
     literal_r: bool = False
 
-    def allocate(self, scores: Sequence[float], theta: float, total: int, grid: ChunkGrid) -> HeadTypeBudgets:
+    def allocate(
+        self, scores: Sequence[float], theta: float, total: int, grid: ChunkGrid, window: int
+    ) -> HeadTypeBudgets:
         """Classify heads by ``scores >= theta`` (static) and share ``total`` entries among them.
 
         Parameters
@@ -88,6 +90,8 @@ class HeadTypeRule:
         total : int
             Entries of all heads together (B_total).
         grid : ChunkGrid
+        window : int
+            Least entries of a static head.
         """
         static = tuple(score >= theta for score in scores)
         num_static = sum(static)
@@ -95,13 +99,13 @@ class HeadTypeRule:
         notes: list[str] = []
         padded, chunks, resident, planned = 0, 0, 0, 0
         if num_dynamic:
-            share = self._dynamic_share(total, num_static, num_dynamic, grid.window, notes)
+            share = self._dynamic_share(total, num_static, num_dynamic, window, notes)
             planned = math.ceil(share * total / len(scores) * num_dynamic - 1e-9)
-            room = (total - num_static * grid.window) // num_dynamic
+            room = (total - num_static * window) // num_dynamic
             padded, chunks = self._dynamic_slots(planned / num_dynamic, room, grid, notes)
             resident = chunks * grid.chunk_size + grid.tail
         spent = num_dynamic * resident if self.total == "conserve" else planned
-        static_entries = iter(self._static_entries(scores, static, total - spent, grid, notes))
+        static_entries = iter(self._static_entries(scores, static, total - spent, grid.prompt_length, window, notes))
         entries = tuple(next(static_entries) if kept else resident for kept in static)
         return HeadTypeBudgets(static, entries, chunks, padded, tuple(notes))
 
@@ -121,24 +125,19 @@ class HeadTypeRule:
     def _dynamic_slots(self, budget: float, room: int, grid: ChunkGrid, notes: list[str]) -> tuple[int, int]:
         """Padded budget P of a dynamic head, and the chunks that it retrieves.
 
-        With ``count_window`` P covers window and chunks; literally, chunks alone. P is stepped down until
-        the head fits into ``room`` entries; below the smallest power of two that holds window and chunk,
-        in single chunks.
+        P covers the reserved tail and the chunks. It is halved until it fits into ``room`` entries; below the
+        least power of two that holds tail and chunks it is met in single chunks. What does not fill a chunk
+        of the prompt stays too and may cost one retrieved chunk.
         """
-        resident_in_padded = grid.window if self.count_window else 0
-        smallest = 8 if not self.count_window else _power_of_two(2 * grid.window, "next")
+        smallest = max(8, _power_of_two(max(2 * grid.reserved, 1), "next"))
         padded = max(_power_of_two(max(budget, 1.0), self.padding), smallest)
         limit = room if self.total == "conserve" else grid.prompt_length
-
-        def chunks_of(size: int) -> int:
-            return min(max(0, size - resident_in_padded) // grid.chunk_size, grid.num_chunks)
-
-        while padded > smallest and chunks_of(padded) * grid.chunk_size + grid.tail > limit:
+        while padded > smallest and padded > limit:
             padded = max(padded // 2, smallest)
-        chunks = chunks_of(padded)
-        if chunks * grid.chunk_size + grid.tail > limit:
-            chunks = max(0, (limit - grid.tail) // grid.chunk_size)
-            padded = resident_in_padded + chunks * grid.chunk_size
+        wanted = min(max(0, padded - grid.reserved) // grid.chunk_size, grid.num_chunks)
+        chunks = max(0, min(wanted, (limit - grid.tail) // grid.chunk_size))
+        if padded > limit:
+            padded = grid.reserved + chunks * grid.chunk_size
             notes.append(f"dynamic budget not padded to a power of two: {chunks} chunks fit")
         return padded, chunks
 
@@ -147,7 +146,8 @@ class HeadTypeRule:
         scores: Sequence[float],
         static: Sequence[bool],
         total: int,
-        grid: ChunkGrid,
+        prompt_length: int,
+        window: int,
         notes: list[str],
     ) -> list[int]:
         """Eq. 5: a uniform base and a score-proportional part; the sum is ``total`` exactly."""
@@ -155,16 +155,16 @@ class HeadTypeRule:
         count = len(weights)
         if not count:
             return []
-        cap = np.full(count, float(grid.prompt_length))
+        cap = np.full(count, float(prompt_length))
         normalised = weights / weights.sum() if weights.sum() > 0 else np.full(count, 1 / count)
         shares = self.alpha * total / count + (1 - self.alpha) * total * normalised
         if self.rounding == "ceil":
-            return [int(min(part, grid.prompt_length)) for part in np.ceil(np.round(shares, 9))]
-        total = min(total, count * grid.prompt_length)
-        floor = min(grid.window, total // count)
-        if shares.min() < floor or shares.max() > grid.prompt_length:
+            return [int(min(part, prompt_length)) for part in np.ceil(np.round(shares, 9))]
+        total = min(total, count * prompt_length)
+        floor = min(window, total // count)
+        if shares.min() < floor or shares.max() > prompt_length:
             notes.append("static budgets clamped to [window, prompt length]")
-            shares = real_shares(list(shares), total, floor, grid.prompt_length, mode="clip")
+            shares = real_shares(list(shares), total, floor, prompt_length, mode="clip")
         return round_to_total(shares, total, cap)
 
 

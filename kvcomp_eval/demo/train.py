@@ -46,7 +46,7 @@ class TrainConfig:
     clip: float = 1.0
     vision_weight: float = 0.3
     entropy_weight: float = 0.005
-    checkpoint_every: int = 100
+    checkpoint_every: int = 50
     text_overrides: dict[str, int] = field(default_factory=dict)
 
 

@@ -96,7 +96,8 @@ class HybridKV(Method):
     rounding : str
         Static budgets: ``exact`` (sums to the total) or ``ceil`` (Eq. 5 to the letter).
     count_window : bool
-        The dynamic budget includes the window; False: chunks alone.
+        The dynamic budget includes the window, which always stays; False: chunks cover the whole prompt and only
+        what does not fill one stays (the literal reading).
     literal_r : bool
         Keep ``r`` even without a static head to take the rest.
     index : str
@@ -200,7 +201,7 @@ class HybridKV(Method):
         theta = self.theta
         if self.theta_quantile is not None:
             theta = float(torch.tensor(sparsity).quantile(self.theta_quantile))
-        grid = ChunkGrid(length, window, self.chunk_size)
+        grid = ChunkGrid(length, window if self.count_window else 0, self.chunk_size)
         if total == heads * length:
             static = tuple(score >= theta for score in sparsity)
             return HeadTypeBudgets(static, (length,) * heads, grid.num_chunks, length), grid, theta
@@ -210,10 +211,9 @@ class HybridKV(Method):
             padding=self.padding,
             total=self.total,
             rounding=self.rounding,
-            count_window=self.count_window,
             literal_r=self.literal_r,
         )
-        return rule.allocate(sparsity, theta, total, grid), grid, theta
+        return rule.allocate(sparsity, theta, total, grid, window), grid, theta
 
     def _layer_plan(self, layer: HeadObservation, budgets: HeadTypeBudgets, heads: range, grid: ChunkGrid) -> LayerPlan:
         length, device = grid.prompt_length, layer.visual.device
@@ -230,7 +230,7 @@ class HybridKV(Method):
         for scores, head in zip(layer.scores, heads, strict=True):
             entries = budgets.entries[head]
             if budgets.static[head] or entries >= length:
-                kept = text_prior_positions(scores, layer.visual, entries, grid.window)
+                kept = text_prior_positions(scores, layer.visual, entries, self.window_for(self.window, length))
                 plans.append(HeadPlan(kept))
             else:
                 tail = torch.arange(length - grid.tail, length, device=device)

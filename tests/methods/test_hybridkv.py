@@ -82,10 +82,20 @@ def test_retrieving_head_keeps_window_and_remainder():
     assert spec.retrieved == details["budgets"][0]["chunks"]
 
 
-def test_literal_window_rule_retrieves_p_over_chunk_chunks():
-    heads, details = planned(HybridKV(budget_ratio=0.2, theta=math.inf, count_window=False, total="literal"))
+def test_literal_window_rule_retrieves_p_over_chunk_chunks_of_the_whole_prompt():
+    method = HybridKV(budget_ratio=0.2, theta=math.inf, count_window=False)
+    heads, details = planned(method, length=403)
     assert details["budgets"][0]["padded"] == 64
     assert heads[0].chunks.retrieved == 8
+    assert heads[0].chunks.num_chunks == 50
+    assert heads[0].kept.tolist() == [400, 401, 402]
+
+
+@pytest.mark.parametrize("length", [640, 643, 647])
+def test_what_does_not_fill_a_chunk_costs_at_most_one(length):
+    heads, details = planned(HybridKV(budget_ratio=0.2, theta=math.inf), length=length)
+    assert details["budgets"][0]["padded"] == 128
+    assert 128 - 8 < heads[0].slots <= 0.2 * length
 
 
 def test_group_reductions_order_the_scores():
