@@ -58,9 +58,7 @@ def vision_forward(visual: Any, pixel_values: torch.Tensor, grid: int) -> torch.
         length = patches if index in config.fullatt_block_indexes else WINDOW * WINDOW
         qkv = block.attn.qkv(block.norm1(x)).view(-1, patches, 3, heads, head_dim)
         query, key = rotate(qkv[:, :, 0], cos, sin), rotate(qkv[:, :, 1], cos, sin)
-        q, k, v = (
-            t.reshape(-1, length, heads, head_dim).transpose(1, 2) for t in (query, key, qkv[:, :, 2])
-        )
+        q, k, v = (t.reshape(-1, length, heads, head_dim).transpose(1, 2) for t in (query, key, qkv[:, :, 2]))
         attended = F.scaled_dot_product_attention(q, k, v)
         x = x + block.attn.proj(attended.transpose(1, 2).reshape(x.shape))
         x = x + block.mlp(block.norm2(x))
@@ -156,15 +154,11 @@ class PackedText:
         k, v = (t.transpose(1, 2).repeat_interleave(repeat, dim=1) for t in (key, value))
 
         prefix = len(self.prefix)
-        outputs = [
-            F.scaled_dot_product_attention(q[:, :, :prefix], k[:, :, :prefix], v[:, :, :prefix], is_causal=True)
-        ]
+        outputs = [F.scaled_dot_product_attention(q[:, :, :prefix], k[:, :, :prefix], v[:, :, :prefix], is_causal=True)]
         start = prefix
         for number, (segments, length) in enumerate(self.shapes):
             stop = start + segments * length
-            sq, sk, sv = (
-                t[:, :, start:stop].unflatten(2, (segments, length)).transpose(1, 2) for t in (q, k, v)
-            )
+            sq, sk, sv = (t[:, :, start:stop].unflatten(2, (segments, length)).transpose(1, 2) for t in (q, k, v))
             keys, values = (
                 torch.cat((t[:, None, :, :prefix].expand(-1, segments, -1, -1, -1), own), dim=3)
                 for t, own in ((k, sk), (v, sv))

@@ -6,8 +6,8 @@ import re
 from functools import lru_cache
 from typing import Any
 
-_ROW = re.compile(r"\brow (\w+) :")
-_OBJECT = re.compile(r"(\w+ \w+ \w+) at column (\w+)")
+_ROW = re.compile(r"(\w+) row :")
+_OBJECT = re.compile(r"column (\w+) (\w+ \w+ \w+)")
 _IMAGE = re.compile(r"image (\w+) : ([^,.]*)")
 
 
@@ -30,7 +30,7 @@ def stated_facts(text: str, kind: str) -> set[tuple[str, str, str]]:
         return {("image", number, what.strip()) for number, what in _IMAGE.findall(normalise(text))}
     pieces = _ROW.split(normalise(text))
     rows = zip(pieces[1::2], pieces[2::2], strict=True)
-    return {(row, column, what) for row, body in rows for what, column in _OBJECT.findall(body)}
+    return {(row, column, what) for row, body in rows for column, what in _OBJECT.findall(body)}
 
 
 def fact_scores(answer: str, reference: str, kind: str) -> tuple[float, float]:

@@ -21,9 +21,9 @@ from kvcomp_eval.demo.scenes import Scene, random_scene, render
 PATCH, MERGE, TEMPORAL = 14, 2, 2
 IGNORE = -100
 # Kinds that are drawn for each sample, by group of similar segment length.
-SHORT_KINDS = ("what", "what", "colour", "shape")
+SHORT_KINDS = ("what", "what", "what", "what", "colour", "shape")
 MEDIUM_KINDS = ("row", "row", "across")
-LONG_KINDS = ("describe",)
+LONG_KINDS = ("describe", "describe")
 
 
 @dataclass

@@ -13,33 +13,18 @@ import numpy as np
 
 from kvcomp_eval.demo.scenes import COLOURS, SHAPES, SIZES, Scene
 
-NUMBERS = ("one", "two", "three", "four", "five", "six", "seven", "eight")
+# Rows, columns and images have words of their own, so that no word needs its neighbour to be understood.
+ROWS = ("first", "second", "third", "fourth", "fifth")
+COLUMNS = ("one", "two", "three", "four", "five")
+IMAGES = ("1", "2", "3", "4", "5", "6", "7", "8")
 
 QUESTIONS = {
-    "what": (
-        "please name the size , the colour and the shape of the object that you can see "
-        "at row {row} and column {column} of the grid in image {image} ."
-    ),
-    "colour": (
-        "please tell me only the colour , not the size or the shape , of the object that you can see "
-        "at row {row} and column {column} of the grid in image {image} ."
-    ),
-    "shape": (
-        "please tell me only the shape , not the size or the colour , of the object that you can see "
-        "at row {row} and column {column} of the grid in image {image} ."
-    ),
-    "row": (
-        "please list from left to right each object , with its size , its colour , its shape and its column , "
-        "that you can see in row {row} of the grid in image {image} ."
-    ),
-    "across": (
-        "please go through all of the images in order and name for each of them the object "
-        "that you can see at row {row} and column {column} of its grid ."
-    ),
-    "describe": (
-        "please describe row by row and from left to right each object , with its size , its colour , "
-        "its shape and its column , that you can see in the grid in image {image} ."
-    ),
+    "what": "which object is in the {row} row , column {column} , of image {image} ?",
+    "colour": "which colour has the object in the {row} row , column {column} , of image {image} ?",
+    "shape": "which shape has the object in the {row} row , column {column} , of image {image} ?",
+    "row": "which objects are in the {row} row of image {image} ?",
+    "across": "which objects are in the {row} row , column {column} , of each of the images ?",
+    "describe": "please describe all objects , row by row , of image {image} .",
 }
 KINDS = tuple(QUESTIONS)
 
@@ -54,22 +39,22 @@ class QuestionAnswer:
 
 
 def _row_text(scene: Scene, row: int) -> str:
-    """List the objects of one row: "small red circle at column two , large blue ring at column four"."""
+    """List the objects of one row: "column two small red circle , column four large blue ring"."""
     parts = []
     for column in range(scene.grid):
         phrase = scene.phrase(row, column)
         if phrase is not None:
-            parts.append(f"{phrase} at column {NUMBERS[column]}")
+            parts.append(f"column {COLUMNS[column]} {phrase}")
     return " , ".join(parts)
 
 
 def _describe_text(scene: Scene) -> str:
-    rows = [f"row {NUMBERS[r]} : {_row_text(scene, r) or 'empty'} ." for r in range(scene.grid)]
+    rows = [f"{ROWS[r]} row : {_row_text(scene, r) or 'empty'} ." for r in range(scene.grid)]
     return " ".join(rows)
 
 
 def _across_text(scenes: list[Scene], row: int, column: int) -> str:
-    parts = [f"image {NUMBERS[i]} : {s.phrase(row, column) or 'empty'}" for i, s in enumerate(scenes)]
+    parts = [f"image {IMAGES[i]} : {s.phrase(row, column) or 'empty'}" for i, s in enumerate(scenes)]
     return " , ".join(parts) + " ."
 
 
@@ -95,14 +80,14 @@ def make_question(kind: str, scenes: list[Scene], rng: np.random.Generator) -> Q
         answer = _describe_text(scene)
     else:
         raise ValueError(f"Unknown question kind {kind!r}; choose one of {', '.join(KINDS)}.")
-    question = QUESTIONS[kind].format(row=NUMBERS[row], column=NUMBERS[column], image=NUMBERS[image])
+    question = QUESTIONS[kind].format(row=ROWS[row], column=COLUMNS[column], image=IMAGES[image])
     return QuestionAnswer(kind, question, answer)
 
 
 def vocabulary() -> list[str]:
     """Return every word that questions and answers can contain, sorted."""
     words = {"user", "assistant", "system", "is", "its", "colour", "shape", "at", "column", "row", "image"}
-    words.update(("empty", ":", ",", ".", *NUMBERS, *SIZES, *COLOURS, *SHAPES))
+    words.update(("empty", ":", ",", ".", *ROWS, *COLUMNS, *IMAGES, *SIZES, *COLOURS, *SHAPES))
     for template in QUESTIONS.values():
         words.update(w for w in template.split() if not w.startswith("{"))
     return sorted(words)

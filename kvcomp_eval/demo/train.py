@@ -23,6 +23,7 @@ from tqdm import tqdm
 
 from kvcomp_eval.demo.build import build_config, build_model, build_tokenizer, export
 from kvcomp_eval.demo.forward import PackedText, raster_order, vision_forward
+from kvcomp_eval.demo.muon import Muon
 from kvcomp_eval.demo.packing import IGNORE, Batch, make_batch, prefix_ids
 from kvcomp_eval.demo.scenes import COLOURS, EMPTY, MAX_GRID, SHAPES, SIZES
 from kvcomp_eval.demo.schedule import SCHEDULE, Stage, locate, total_steps
@@ -40,12 +41,13 @@ class TrainConfig:
 
     seed: int = 0
     schedule: tuple[Stage, ...] = SCHEDULE
-    warmup_steps: int = 100
-    weight_decay: float = 0.05
+    warmup_steps: int = 30
+    muon_factor: float = 10.0
+    weight_decay: float = 0.02
     betas: tuple[float, float] = (0.9, 0.98)
     clip: float = 1.0
     vision_weight: float = 0.3
-    entropy_weight: float = 0.005
+    entropy_weight: float = 0.0
     checkpoint_every: int = 50
     text_overrides: dict[str, int] = field(default_factory=dict)
 
@@ -60,11 +62,14 @@ class Trainer:
         hidden = self.model.config.text_config.hidden_size
         self.heads = torch.nn.Linear(hidden, sum(HEADS))
         parameters = [*self.model.parameters(), *self.heads.parameters()]
-        decayed = [p for p in parameters if p.ndim > 1]
-        plain = [p for p in parameters if p.ndim <= 1]
-        groups = [{"params": decayed, "weight_decay": config.weight_decay}, {"params": plain, "weight_decay": 0.0}]
-        self.parameters = decayed + plain
-        self.optimizer = torch.optim.AdamW(groups, lr=0.0, betas=config.betas, fused=True)
+        matrices = [p for p in self.model.model.language_model.layers.parameters() if p.ndim == 2]
+        others = [p for p in parameters if all(p is not matrix for matrix in matrices)]
+        self.parameters = matrices + others
+        decay = config.weight_decay
+        self.optimizers = {
+            "muon": Muon(matrices, weight_decay=decay),
+            "adamw": torch.optim.AdamW(others, betas=config.betas, weight_decay=decay, fused=True),
+        }
         self.step = 0
         self.cpu_seconds = 0.0
 
@@ -73,7 +78,7 @@ class Trainer:
         return {
             "model": self.model.state_dict(),
             "heads": self.heads.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
+            "optimizers": {name: optimizer.state_dict() for name, optimizer in self.optimizers.items()},
             "step": self.step,
             "cpu_seconds": self.cpu_seconds,
         }
@@ -82,8 +87,15 @@ class Trainer:
         """Restore what `state` returned."""
         self.model.load_state_dict(state["model"])
         self.heads.load_state_dict(state["heads"])
-        self.optimizer.load_state_dict(state["optimizer"])
+        for name, optimizer in self.optimizers.items():
+            optimizer.load_state_dict(state["optimizers"][name])
         self.step, self.cpu_seconds = state["step"], state["cpu_seconds"]
+
+    def load_vision(self, state: dict[str, Any]) -> None:
+        """Take over the vision tower and its auxiliary heads from another run's checkpoint."""
+        tower = {k: v for k, v in state["model"].items() if k.startswith("model.visual.")}
+        self.model.load_state_dict(tower, strict=False)
+        self.heads.load_state_dict(state["heads"])
 
     def train_step(self) -> dict[str, float]:
         """Run one optimiser step; return the loss and the token accuracy per segment group."""
@@ -98,10 +110,12 @@ class Trainer:
         loss.backward()
         self._reduce_gradients()
         torch.nn.utils.clip_grad_norm_(self.parameters, self.config.clip)
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate * min(1.0, (self.step + 1) / self.config.warmup_steps)
-        self.optimizer.step()
-        self.optimizer.zero_grad()
+        rate *= min(1.0, (self.step + 1) / self.config.warmup_steps)
+        for name, optimizer in self.optimizers.items():
+            for group in optimizer.param_groups:
+                group["lr"] = rate * (self.config.muon_factor if name == "muon" else 1.0)
+            optimizer.step()
+            optimizer.zero_grad()
         self.step += 1
         self.cpu_seconds += time.process_time() - started
         return {"loss": float(loss.detach()), **figures}
@@ -163,7 +177,9 @@ class Trainer:
             gradient.copy_(piece.view_as(gradient))
 
 
-def run(rank: int, world: int, config: TrainConfig, folder: Path, stop_at: int | None = None) -> Trainer:
+def run(
+    rank: int, world: int, config: TrainConfig, folder: Path, stop_at: int | None = None, vision: Path | None = None
+) -> Trainer:
     """Train one process to the end of the schedule (or to step `stop_at`), resuming from `folder`."""
     torch.set_num_threads(max(1, int(os.environ.get("OMP_NUM_THREADS", "1"))))
     torch.set_flush_denormal(True)
@@ -173,6 +189,8 @@ def run(rank: int, world: int, config: TrainConfig, folder: Path, stop_at: int |
     file = folder / CHECKPOINT
     if file.exists():
         trainer.load(torch.load(file, weights_only=True))
+    elif vision is not None:
+        trainer.load_vision(torch.load(vision, weights_only=True))
     end = total_steps(config.schedule) if stop_at is None else stop_at
     folder.mkdir(parents=True, exist_ok=True)
     bar = tqdm(initial=trainer.step, total=end, disable=rank != 0, mininterval=5, desc="train")
@@ -224,6 +242,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--export-only", action="store_true", help="export the latest checkpoint, do not train")
     parser.add_argument("--seed", type=int, default=0, help="seed of weights and data")
     parser.add_argument("--processes", type=int, default=2, help="data-parallel processes of one thread each")
+    parser.add_argument("--vision-from", type=Path, help="checkpoint of another run to take the vision tower from")
     parser.add_argument("--stop-at", type=int, help="stop after this step of the schedule")
     options = parser.parse_args(arguments)
     config = TrainConfig(seed=options.seed)
@@ -231,9 +250,9 @@ def main(arguments: list[str] | None = None) -> None:
         os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
         os.environ.setdefault("MASTER_PORT", "29511")
         if options.processes == 1:
-            run(0, 1, config, options.out, options.stop_at)
+            run(0, 1, config, options.out, options.stop_at, options.vision_from)
         else:
-            call = (options.processes, config, options.out, options.stop_at)
+            call = (options.processes, config, options.out, options.stop_at, options.vision_from)
             mp.spawn(run, call, nprocs=options.processes)
     if options.export is not None:
         size = export_checkpoint(options.out, options.export, config)

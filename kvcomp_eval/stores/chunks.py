@@ -123,12 +123,14 @@ def chunk_scores(queries: Tensor, index: tuple[Tensor, ...], scaling: float, gro
     -------
     Tensor [S, C], float32
     """
-    if len(index) == 1:
-        logits = torch.matmul(queries, index[0])
+    # In float32: scores in bf16 tie by the dozen, and bf16 products of this shape are slow on CPUs.
+    queries, corners = queries.float(), [corner.float() for corner in index]
+    if len(corners) == 1:
+        logits = torch.matmul(queries, corners[0])
     else:
-        upper, lower = index
+        upper, lower = corners
         logits = torch.matmul(queries.clamp(min=0), upper) + torch.matmul(queries.clamp(max=0), lower)
     if group_rule == "mean_logit":
-        return logits.float().mean(1)
-    weights = (logits * scaling).softmax(dim=-1, dtype=torch.float32)
+        return logits.mean(1)
+    weights = (logits * scaling).softmax(dim=-1)
     return weights.amax(1) if group_rule == "max_softmax" else weights.mean(1)

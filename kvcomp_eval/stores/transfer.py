@@ -35,14 +35,11 @@ class SharedMemoryPool:
     def __init__(self, rows: Tensor, on_host: bool) -> None:
         self._rows = rows
         self._on_host = on_host
-        self._first = torch.arange(rows.shape[0], device=rows.device)[:, None] * rows.shape[1]
 
     def fetch(self, rows: Tensor, out: Tensor) -> None:
-        if len(out) == 1:
-            torch.index_select(self._rows[0], 0, rows[0], out=out[0])
-        else:
-            flat = (rows + self._first).flatten()
-            out.copy_(torch.index_select(self._rows.flatten(0, 1), 0, flat).view(out.shape))
+        # One call a head, straight into the slots; a gather of all heads would need a copy more.
+        for head_rows, chosen, target in zip(self._rows, rows, out, strict=True):
+            torch.index_select(head_rows, 0, chosen, out=target)
 
     @property
     def device_bytes(self) -> int:

@@ -57,11 +57,11 @@ def test_golden_answers():
     empty = [scenes.EMPTY] * 3
     one = scenes.Scene(np.array([[[0, 0, 0], [1, 2, 4]], [empty, empty]]))
     two = scenes.Scene(np.array([[empty, [0, 5, 5]], [empty, [1, 7, 1]]]))
-    assert prompts._row_text(one, 0) == "small red circle at column one , large blue ring at column two"
+    assert prompts._row_text(one, 0) == "column one small red circle , column two large blue ring"
     assert prompts._describe_text(one) == (
-        "row one : small red circle at column one , large blue ring at column two . row two : empty ."
+        "first row : column one small red circle , column two large blue ring . second row : empty ."
     )
-    assert prompts._across_text([one, two], 0, 0) == "image one : small red circle , image two : empty ."
+    assert prompts._across_text([one, two], 0, 0) == "image 1 : small red circle , image 2 : empty ."
 
 
 @pytest.mark.parametrize("kind", prompts.KINDS)
@@ -72,7 +72,7 @@ def test_answers_have_three_tokens_and_questions_name_the_image_last(kind):
         item = prompts.make_question(kind, [scenes.random_scene(rng, 5) for _ in range(5)], rng)
         answer, question = tokenizer(item.answer).input_ids, tokenizer(item.question).input_ids
         assert len(answer) >= 3
-        assert 30 <= len(question) <= 40
+        assert 10 <= len(question) <= 24
         assert tokenizer.unk_token_id not in answer + question
         assert tokenizer.decode(answer) == item.answer
         if kind != "across":

@@ -59,11 +59,11 @@ def test_packed_forward_is_the_stock_forward(model, processor, images, grid):
 
 
 def test_prefix_is_what_the_chat_template_gives(processor):
-    message = {"role": "user", "content": [{"type": "image"}] * 2 + [{"type": "text", "text": "describe image two ."}]}
+    message = {"role": "user", "content": [{"type": "image"}] * 2 + [{"type": "text", "text": "describe image 2 ."}]}
     prompt = processor.apply_chat_template([message], add_generation_prompt=True, tokenize=False)
     pictures = [Image.new("RGB", (112, 112))] * 2
     ids = processor(text=[prompt], images=pictures, return_tensors="pt").input_ids[0].tolist()
-    asked, labels = packing.segment_ids(processor.tokenizer, "describe image two .", "small red circle")
+    asked, labels = packing.segment_ids(processor.tokenizer, "describe image 2 .", "small red circle")
     prefix = packing.prefix_ids(processor.tokenizer, 2, 2)
     answer = [label for label in labels if label != packing.IGNORE]
     assert ids == (prefix + asked)[: -len(answer)]
@@ -71,7 +71,7 @@ def test_prefix_is_what_the_chat_template_gives(processor):
 
 
 def test_system_messages_are_dropped(processor):
-    user = {"role": "user", "content": "please describe image one ."}
+    user = {"role": "user", "content": "please describe image 1 ."}
     system = {"role": "system", "content": "You are a helpful assistant."}
     plain = processor.apply_chat_template([user], tokenize=False)
     assert processor.apply_chat_template([system, user], tokenize=False) == plain
@@ -86,10 +86,11 @@ def test_prefix_positions_are_those_of_get_rope_index(model, processor):
 
 def test_only_answers_are_trained_on(processor):
     batch = packing.make_batch(processor.tokenizer, np.random.default_rng(0), 1, 2, 2)
-    assert [group.ids.shape[1] for group in batch.groups] == [4, 3, 1]
+    assert [group.ids.shape[1] for group in batch.groups] == [6, 3, 2]
     for group in batch.groups:
         for ids, labels in zip(group.ids[0], group.labels[0], strict=True):
             text = processor.tokenizer.decode(labels[labels != packing.IGNORE])
             assert text.endswith("<|im_end|>")
             assert "please" not in text
+            assert "which" not in text
             assert torch.equal(ids[labels != packing.IGNORE], labels[labels != packing.IGNORE])

@@ -6,7 +6,7 @@ import pytest
 
 from kvcomp_eval.demo import metrics
 
-REFERENCE = "row one : small red circle at column one , large blue ring at column two . row two : empty ."
+REFERENCE = "first row : column one small red circle , column two large blue ring . second row : empty ."
 
 
 def test_exact_ignores_case_spacing_and_the_final_stop():
@@ -16,8 +16,8 @@ def test_exact_ignores_case_spacing_and_the_final_stop():
 
 def test_facts_of_a_description():
     assert metrics.stated_facts(REFERENCE, "describe") == {
-        ("one", "one", "small red circle"),
-        ("one", "two", "large blue ring"),
+        ("first", "one", "small red circle"),
+        ("first", "two", "large blue ring"),
     }
 
 
@@ -25,10 +25,10 @@ def test_facts_of_a_description():
     ("answer", "recall", "f1"),
     [
         (REFERENCE, 1.0, 1.0),
-        ("row one : small red circle at column one . row two : empty .", 0.5, 2 / 3),
-        ("row one : small red circle at column two . row two : empty .", 0.0, 0.0),
-        ("row two : small red circle at column one , large blue ring at column two .", 0.0, 0.0),
-        (REFERENCE.replace("empty", "small green cross at column one"), 1.0, 0.8),
+        ("first row : column one small red circle . second row : empty .", 0.5, 2 / 3),
+        ("first row : column two small red circle . second row : empty .", 0.0, 0.0),
+        ("second row : column one small red circle , column two large blue ring .", 0.0, 0.0),
+        (REFERENCE.replace("empty", "column one small green cross"), 1.0, 0.8),
         ("", 0.0, 0.0),
     ],
 )
@@ -37,8 +37,8 @@ def test_fact_scores_of_a_description(answer, recall, f1):
 
 
 def test_across_counts_images_and_empty_places():
-    reference = "image one : small red circle , image two : empty , image three : large blue ring ."
-    answer = "image one : small red circle , image two : empty , image three : large blue cross ."
+    reference = "image 1 : small red circle , image 2 : empty , image 3 : large blue ring ."
+    answer = "image 1 : small red circle , image 2 : empty , image 3 : large blue cross ."
     assert metrics.fact_scores(answer, reference, "across") == pytest.approx((2 / 3, 2 / 3))
     scores = metrics.score({"kind": "across", "answer": reference}, answer)
     assert scores["accuracy"] == 0.0

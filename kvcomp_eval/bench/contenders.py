@@ -1,0 +1,110 @@
+"""What is compared: stock transformers, and any registered method on our cache."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import DynamicCache
+
+from kvcomp_eval.attention import get_backend
+from kvcomp_eval.bench.quantities import CacheBytes
+from kvcomp_eval.bench.synthetic import LayerTensors
+from kvcomp_eval.cache import KVCache
+from kvcomp_eval.compat import cache_keyword, set_text_attention
+from kvcomp_eval.methods.base import Method
+from kvcomp_eval.methods.registry import make_method, method_names
+from kvcomp_eval.prompt import Prompt
+
+STOCK = "stock"
+FULL = "full"
+
+
+class Contender:
+    """One cache under one name, and how the model runs on it.
+
+    Parameters
+    ----------
+    name : str
+        ``stock`` (transformers' ``DynamicCache`` and sdpa) or a method's name.
+    method : Method, optional
+        None for ``stock``.
+    """
+
+    def __init__(self, name: str, method: Method | None) -> None:
+        self.name = name
+        self.method = method
+        self.attention = "sdpa" if method is None else get_backend("sdpa").registered_name
+        self.cache: Any = None
+
+    def start(self, prompt: Prompt, num_layers: int, reserve: int) -> None:
+        """An empty cache for this prompt."""
+        self.cache = DynamicCache() if self.method is None else KVCache(self.method, prompt, num_layers, reserve)
+
+    def fill(self, layer: int, tensors: LayerTensors, scaling: float) -> None:
+        """Put one layer's prompt into the cache, on the path that a prefill takes, without its attention."""
+        if self.method is None:
+            self.cache.update(tensors.keys, tensors.values, layer)
+            return
+        packed = self.cache.packed_layers[layer]
+        packed.update(tensors.keys, tensors.values, kwargs={})
+        packed.attend(
+            _no_attention, torch.nn.Identity(), tensors.queries, tensors.keys, tensors.values, None, scaling=scaling
+        )
+
+    def select(self, model: Any) -> None:
+        """Make the model run this contender's attention."""
+        set_text_attention(model, self.attention)
+
+    def run(self, model: Any, input_ids: Tensor, position_ids: Tensor) -> Tensor:
+        """One forward on the cache; logits of the last token [1, vocabulary]."""
+        inputs = {cache_keyword(model): self.cache, "position_ids": position_ids, "logits_to_keep": 1}
+        with torch.inference_mode():
+            return model(input_ids=input_ids, use_cache=True, **inputs).logits[:, -1]
+
+    def measure(self) -> CacheBytes:
+        """Realised bytes of the cache as it is now."""
+        if self.method is None:
+            held = sum(
+                part.untyped_storage().nbytes() for layer in self.cache.layers for part in (layer.keys, layer.values)
+            )
+            return CacheBytes(device=held, host=0, index=0, read_per_step=held)
+        report = self.cache.report()
+        retrieved = report.reads_per_step * report.full_bytes // (2 * report.full_entries)
+        return CacheBytes(
+            device=report.device_bytes,
+            host=report.host_bytes,
+            index=report.index_bytes,
+            read_per_step=report.prompt_bytes + report.index_bytes + retrieved,
+        )
+
+    def details(self) -> dict[str, Any]:
+        """Facts of the method, without its per-head scores."""
+        return {} if self.method is None else {"budgets": self.cache.details.get("budgets", [])}
+
+
+def make_contenders(names: Sequence[str], budget: float, **parameters: dict[str, Any]) -> list[Contender]:
+    """Contenders by name; ``parameters`` holds hyper-parameters per method.
+
+    Raises
+    ------
+    ValueError
+        A name that is neither ``stock`` nor a registered method.
+    """
+    allowed = (STOCK, *method_names())
+    contenders = []
+    for name in names:
+        if name not in allowed:
+            raise ValueError(f"Contender {name!r} is not known; use some of {', '.join(allowed)}.")
+        method = None
+        if name != STOCK:
+            given = parameters.get(name, {}) | ({} if name == FULL else {"budget_ratio": budget})
+            method = make_method(name, **given)
+        contenders.append(Contender(name, method))
+    return contenders
+
+
+def _no_attention(module: Any, query: Tensor, *_: Any, **__: Any) -> tuple[Tensor, None]:
+    return query.transpose(1, 2), None

@@ -1,0 +1,48 @@
+"""Measurements as a plain table: one row per dtype, length and contender."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kvcomp_eval.bench.contenders import FULL, STOCK
+from kvcomp_eval.bench.quantities import Measurement
+
+_HEADER = ("dtype", "length", "contender", "median ms", "spread", "floor ms", "over stock", "over full")
+_BYTES_HEADER = ("device MB", "index MB", "host MB")
+
+
+def speed_up(measurement: Measurement, base: str, among: Sequence[Measurement]) -> float | None:
+    """How many times faster than contender ``base`` of the same run; None where that did not run."""
+    for other in among:
+        if (other.contender, other.dtype, other.length) == (base, measurement.dtype, measurement.length):
+            return other.latency.median / measurement.latency.median
+    return None
+
+
+def to_table(measurements: Sequence[Measurement]) -> str:
+    """Aligned text. Decode compares as speed-up (higher is better), prefill as relative cost (lower is better)."""
+    prefill = bool(measurements) and measurements[0].phase == "prefill"
+    rows = [(*_HEADER, *_BYTES_HEADER)]
+    if prefill:
+        rows = [tuple("cost / " + name.split()[1] if name.startswith("over") else name for name in rows[0])]  # type: ignore[list-item]
+    rows += [_row(item, measurements, prefill) for item in measurements]  # type: ignore[misc]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
+    return "\n".join([lines[0], "-" * len(lines[0]), *lines[1:]])
+
+
+def _row(item: Measurement, among: Sequence[Measurement], prefill: bool) -> tuple[str, ...]:
+    ratios = []
+    for base in (STOCK, FULL):
+        ratio = speed_up(item, base, among)
+        ratios.append("-" if ratio is None else f"{1 / ratio:.3f}" if prefill else f"{ratio:.2f}x")
+    return (
+        item.dtype,
+        str(item.length),
+        item.contender,
+        f"{item.latency.median * 1e3:.1f}",
+        f"{item.latency.spread * 1e3:.1f}",
+        "-" if item.floor_seconds is None else f"{item.floor_seconds * 1e3:.1f}",
+        *ratios,
+        *(f"{count / 1e6:.2f}" for count in (item.cache.device, item.cache.index, item.cache.host)),
+    )
