@@ -41,7 +41,7 @@ class Stage:
 
 SCHEDULE = (
     Stage("vision", 300, ((10, 1, 4), (6, 1, 5)), 1.5e-3, 1e-4, text=False),
-    Stage("grid 2", 150, ((5, 1, 2),), 2e-3, vision=False, describe_share=1.0),
+    Stage("grid 2", 250, ((5, 1, 2),), 2e-3, vision=False, describe_share=1.0),
     Stage("grid 2-3", 200, ((4, 1, 3), (4, 2, 2), (3, 2, 3)), 2e-3, vision=False, describe_share=1.0),
     Stage("grid 3-4", 200, ((2, 3, 3), (2, 2, 4), (2, 4, 4)), 2e-3, vision=False, describe_share=1.0),
     Stage("grid 4-5", 700, ((1, 5, 5), (1, 6, 5), (1, 7, 5), (2, 3, 5)), 2e-3, 5e-5, vision=False),
