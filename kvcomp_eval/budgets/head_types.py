@@ -102,7 +102,7 @@ class HeadTypeRule:
             share = self._dynamic_share(total, num_static, num_dynamic, window, notes)
             planned = math.ceil(share * total / len(scores) * num_dynamic - 1e-9)
             room = (total - num_static * window) // num_dynamic
-            padded, chunks = self._dynamic_slots(planned / num_dynamic, room, grid, notes)
+            padded, chunks = self._dynamic_slots(planned / num_dynamic, room, grid, num_static > 0, notes)
             resident = chunks * grid.chunk_size + grid.tail
         spent = num_dynamic * resident if self.total == "conserve" else planned
         static_entries = iter(self._static_entries(scores, static, total - spent, grid.prompt_length, window, notes))
@@ -122,17 +122,20 @@ class HeadTypeRule:
             notes.append(f"r cut to {most:.3f}")
         return max(0.0, min(self.r, most))
 
-    def _dynamic_slots(self, budget: float, room: int, grid: ChunkGrid, notes: list[str]) -> tuple[int, int]:
+    def _dynamic_slots(
+        self, budget: float, room: int, grid: ChunkGrid, has_static: bool, notes: list[str]
+    ) -> tuple[int, int]:
         """Padded budget P of a dynamic head, and the chunks that it retrieves.
 
-        P covers the reserved tail and the chunks. It is halved until it fits into ``room`` entries; below the
-        least power of two that holds tail and chunks it is met in single chunks. What does not fill a chunk
-        of the prompt stays too and may cost one retrieved chunk.
+        P covers the reserved tail and the chunks. Where it exceeds ``room`` entries it is halved and the static
+        heads take the rest. Without static heads nobody would, and below the least power of two that holds tail
+        and chunks there is nothing to halve: then the room is filled in single chunks. What does not fill a
+        chunk of the prompt stays too and may cost one retrieved chunk.
         """
         smallest = max(8, _power_of_two(max(2 * grid.reserved, 1), "next"))
         padded = max(_power_of_two(max(budget, 1.0), self.padding), smallest)
         limit = room if self.total == "conserve" else grid.prompt_length
-        while padded > smallest and padded > limit:
+        while has_static and padded > smallest and padded > limit:
             padded = max(padded // 2, smallest)
         wanted = min(max(0, padded - grid.reserved) // grid.chunk_size, grid.num_chunks)
         chunks = max(0, min(wanted, (limit - grid.tail) // grid.chunk_size))

@@ -69,6 +69,12 @@ def test_all_dynamic_heads_take_the_whole_share():
     assert HeadTypeRule(literal_r=True).allocate(SCORES, math.inf, 8 * 128, GRID, 32).notes == ()
 
 
+def test_without_static_heads_a_power_of_two_that_does_not_fit_is_replaced_by_what_fits():
+    budgets = HeadTypeRule().allocate(SCORES, math.inf, 8 * 113, ChunkGrid(566, 32, 8), 32)
+    assert 8 * (113 - 8) < sum(budgets.entries) <= 8 * 113
+    assert any("not padded" in note for note in budgets.notes)
+
+
 def test_all_static_heads_share_everything():
     budgets = HeadTypeRule().allocate(SCORES, -math.inf, 800, GRID, 32)
     assert all(budgets.static)
