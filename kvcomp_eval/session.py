@@ -91,7 +91,8 @@ class Session:
         for name, (accepted, why) in _REFUSED.items():
             value = self._effective(name, args, kwargs)
             if value not in accepted:
-                raise ValueError(f"generate({name}={value!r}) is not supported under compression: {why}.")
+                shown = repr(value) if isinstance(value, str | int | float) else type(value).__name__
+                raise ValueError(f"generate({name}={shown}) is not supported under compression: {why}.")
 
 
 @contextmanager

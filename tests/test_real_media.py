@@ -23,9 +23,18 @@ METHODS = [SnapKV(budget_ratio=0.2, window=8), HybridKV(budget_ratio=0.2, window
 
 @pytest.fixture(scope="module")
 def photographs():
-    arrays = [skimage.data.astronaut(), skimage.data.chelsea(), load_sample_image("china.jpg"), skimage.data.coffee()]
-    pictures = [Image.fromarray(array) for array in arrays]
-    for picture in pictures:
+    left, right, _ = skimage.data.stereo_motorcycle()
+    arrays = {
+        "astronaut": skimage.data.astronaut(),
+        "chelsea": skimage.data.chelsea(),
+        "coffee": skimage.data.coffee(),
+        "motorcycle_left": left,
+        "motorcycle_right": right,
+        "china": load_sample_image("china.jpg"),
+        "flower": load_sample_image("flower.jpg"),
+    }
+    pictures = {name: Image.fromarray(array) for name, array in arrays.items()}
+    for picture in pictures.values():
         picture.thumbnail((224, 224))
     return pictures
 
@@ -40,17 +49,16 @@ def clip():
     return np.stack([np.asarray(Image.fromarray(frame).resize((112, 56))) for frame in frames])
 
 
-def positions_of(model, inputs, **kwargs):
+def positions_of(model, inputs):
     """Generate, and record the position ids that the text decoder was given at each step."""
     seen = []
-    decoder = model.model.language_model
 
     def record(_, __, arguments):
         seen.append(arguments["position_ids"].clone())
 
-    hook = decoder.register_forward_pre_hook(record, with_kwargs=True)
+    hook = model.model.language_model.register_forward_pre_hook(record, with_kwargs=True)
     try:
-        return model.generate(**inputs, **STEPS, **kwargs), seen
+        return model.generate(**inputs, **STEPS), seen
     finally:
         hook.remove()
 
@@ -62,22 +70,55 @@ def check(model, inputs, method):
     assert len(output.logits) == len(stock.logits) == 32
     assert all(torch.isfinite(step).all() for step in output.logits)
     assert all(torch.equal(a, b) for a, b in zip(positions, expected, strict=True))
-    report = session.last_report
+    assert all(count > 0 for count in session.last_report.visual_tokens)
+    assert session.last_report.generated_tokens == 31, "reported lengths must be logical: the last token is not cached"
+    check_entries(session, method)
+    check_bytes(model, session.last_report)
+
+
+def check_entries(session, method):
+    """SnapKV keeps round(0.2 N) in every head of every layer; HybridKV floor(0.2 N heads) in all of them together."""
+    report, layers = session.last_report, session.last_cache.packed_layers
     heads = report.full_entries // sum(report.prompt_tokens)
-    budget = {
-        "snapkv": sum(heads * math.floor(0.2 * length + 0.5) for length in report.prompt_tokens),
-        "hybridkv": sum(math.floor(0.2 * length * heads + 1e-9) for length in report.prompt_tokens),
-    }
-    assert report.kept_entries == budget[method.name]
-    assert report.visual_tokens[0] > 0
+    if method.name == "hybridkv":
+        wanted = sum(math.floor(0.2 * length * heads + 1e-9) for length in report.prompt_tokens)
+        assert report.kept_entries == wanted
+        dynamic = [budget["dynamic_heads"] for budget in report.details["budgets"]]
+        assert all(0 < count < heads for count in dynamic), "both head types must be tried"
+        return
+    per_sample = [math.floor(0.2 * length + 0.5) for length in report.prompt_tokens]
+    wanted = [entries for entries in per_sample for _ in range(heads // len(layers))]
+    for layer in layers:
+        held = {
+            row: group.slots.prompt_bytes // len(group.members) for group in layer.store.groups for row in group.members
+        }
+        bytes_per_entry = report.full_bytes // report.full_entries
+        assert [held[row] // bytes_per_entry for row in sorted(held)] == wanted
+
+
+def check_bytes(model, report):
+    """Storage behind the kept entries: a key and a value of head_dim floats each."""
+    text = model.config.get_text_config()
+    head_dim = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
+    assert report.full_bytes == report.full_entries * 2 * head_dim * 4
+    assert report.prompt_bytes == report.kept_entries * 2 * head_dim * 4
 
 
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)
 def test_photographs(family, photographs, method):
+    """A left-padded batch: one picture, two, and a stereo pair."""
     name, model, processor = family
-    images = [photographs[:1], photographs[1:3], photographs[3:]]
-    texts = ["Who is this?", "What do these two pictures have in common?", "What is in the cup?"]
+    rows = [["astronaut"], ["chelsea", "coffee"], ["motorcycle_left", "motorcycle_right"]]
+    texts = ["Who is this?", "What do these two pictures have in common?", "What changed?"]
+    images = [[photographs[picture] for picture in row] for row in rows]
     check(model, prompt_inputs(name, processor, images, texts), method)
+
+
+@pytest.mark.parametrize("picture", ["china", "flower"])
+@pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)
+def test_one_photograph(family, photographs, picture, method):
+    name, model, processor = family
+    check(model, prompt_inputs(name, processor, [[photographs[picture]]], ["What is in the picture?"]), method)
 
 
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import copy
 import subprocess
 import sys
 
 import pytest
 import torch
-from transformers import DynamicCache, MistralConfig, MistralForCausalLM, Qwen2Config, Qwen2ForCausalLM
+from transformers import (
+    DynamicCache,
+    GenerationConfig,
+    MistralConfig,
+    MistralForCausalLM,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+)
 
 from kvcomp_eval import HybridKV, SnapKV, attach, make_method
-from kvcomp_eval.compat import set_text_attention, text_config
+from kvcomp_eval.compat import cache_keyword, set_text_attention, text_config
 
 STEPS = {"max_new_tokens": 4, "do_sample": False}
 TINY = {
@@ -59,6 +67,22 @@ def test_unsupported_generation_arguments_are_refused(qwen, arguments, message):
         model.generate(**inputs, **STEPS, **arguments)
 
 
+def test_assistant_model_is_refused_in_one_short_sentence(text_model):
+    ids = torch.arange(6)[None]
+    with attach(text_model, METHOD), pytest.raises(ValueError, match=r"assistant_model=Qwen2ForCausalLM\)") as caught:
+        text_model.generate(input_ids=ids, assistant_model=text_model, **STEPS)
+    assert len(str(caught.value)) < 200
+
+
+def test_arguments_of_a_generation_config_are_refused_too(text_model):
+    config, ids = GenerationConfig(use_cache=False, max_new_tokens=4), torch.arange(6)[None]
+    with attach(text_model, METHOD):
+        with pytest.raises(ValueError, match="use_cache=False.*nothing to compress"):
+            text_model.generate(input_ids=ids, generation_config=config)
+        with pytest.raises(ValueError, match="use_cache=False.*nothing to compress"):
+            text_model.generate(ids, config)
+
+
 def test_image_prompt_without_token_types_is_refused(qwen):
     model, inputs = qwen
     inputs = {name: value for name, value in inputs.items() if name != "mm_token_type_ids"}
@@ -86,9 +110,18 @@ def test_embeddings_alone_are_refused(text_model):
         text_model.generate(inputs_embeds=torch.randn(1, 6, 32), **STEPS)
 
 
-def test_foreign_cache_is_refused(text_model):
+@pytest.mark.parametrize("keyword", ["cache", "past_key_values"])
+def test_foreign_cache_is_refused(text_model, keyword):
     with attach(text_model, METHOD), pytest.raises(ValueError, match="given a DynamicCache"):
-        text_model.generate(input_ids=torch.arange(6)[None], cache=DynamicCache(), **STEPS)
+        text_model.generate(input_ids=torch.arange(6)[None], **{keyword: DynamicCache()}, **STEPS)
+
+
+def test_cache_of_another_method_is_refused(text_model):
+    with attach(text_model, METHOD):
+        first = text_model.generate(input_ids=torch.arange(6)[None], return_dict_in_generate=True, **STEPS)
+    other = SnapKV(budget_ratio=0.9, window=4)
+    with attach(text_model, other), pytest.raises(ValueError, match="this session's method did not make"):
+        text_model.generate(input_ids=first.sequences, cache=first.cache, **STEPS)
 
 
 def test_several_conversations_cannot_be_continued(text_model):
@@ -113,9 +146,19 @@ def test_unknown_backend_is_refused(text_model):
 
 
 def test_sliding_window_layers_are_refused():
-    model = MistralForCausalLM(MistralConfig(**TINY, sliding_window=16))
-    with pytest.raises(ValueError, match=r"sliding-window layers \(sliding_window=16\)"), attach(model, METHOD):
-        pass
+    mistral = MistralForCausalLM(MistralConfig(**TINY, sliding_window=16))
+    mixed = Qwen2ForCausalLM(Qwen2Config(**TINY, use_sliding_window=True, sliding_window=16, max_window_layers=1))
+    for model in (mistral, mixed):
+        with pytest.raises(ValueError, match=r"sliding-window layers \(sliding_window=16\)"), attach(model, METHOD):
+            pass
+        assert "generate" not in vars(model)
+
+
+def test_configured_but_unused_sliding_window_is_fine():
+    model = Qwen2ForCausalLM(Qwen2Config(**TINY, use_sliding_window=False, sliding_window=16)).eval()
+    with attach(model, METHOD) as session:
+        model.generate(input_ids=torch.arange(6)[None], **STEPS)
+    assert session.last_report.kept_entries < session.last_report.full_entries
 
 
 def test_switching_the_attention_away_is_noticed(text_model):
@@ -150,6 +193,26 @@ def test_cropping_and_resetting_are_refused(text_model):
         layer.crop(3)
     with pytest.raises(NotImplementedError, match="belongs to one prompt"):
         layer.reset()
+    with pytest.raises(NotImplementedError, match="cannot be repeated along the batch"):
+        session.last_cache.batch_repeat_interleave(2)
+    with pytest.raises(NotImplementedError, match="cannot drop samples"):
+        session.last_cache.batch_select_indices(torch.tensor([0]))
+
+
+def test_model_code_that_hands_the_cache_no_keyword_arguments_is_refused(text_model):
+    with attach(text_model, METHOD) as session:
+        cache = session.new_cache(torch.arange(6)[None])
+    with pytest.raises(RuntimeError, match="did not hand its keyword arguments.*not the one of transformers 5.24"):
+        cache.update(torch.zeros(1, 2, 6, 8), torch.zeros(1, 2, 6, 8), 0)
+
+
+def test_model_that_takes_no_cache_is_refused():
+    class Foreign:
+        def prepare_inputs_for_generation(self, input_ids):
+            return input_ids
+
+    with pytest.raises(TypeError, match="Foreign takes none of cache, past_key_values.*supports transformers 5.24"):
+        cache_keyword(Foreign())
 
 
 def test_report_before_any_call(text_model):
@@ -159,17 +222,19 @@ def test_report_before_any_call(text_model):
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_attach_undoes_everything(qwen, fails):
-    model, inputs = qwen
+    shared, inputs = qwen
+    model = copy.deepcopy(shared)
+    set_text_attention(model, "eager")
     before = model.generate(**inputs, **STEPS)
-    attention = text_config(model)._attn_implementation
     try:
         with attach(model, METHOD):
+            assert text_config(model)._attn_implementation == "kvcomp"
             model.generate(**inputs, **STEPS)
             if fails:
                 raise KeyError("anything")
     except KeyError:
         pass
-    assert text_config(model)._attn_implementation == attention
+    assert text_config(model)._attn_implementation == "eager"
     assert "generate" not in vars(model)
     assert torch.equal(model.generate(**inputs, **STEPS), before)
 
@@ -221,11 +286,20 @@ def test_hand_written_loop_decodes_as_generate_does(text_model):
         ("snapkv", {"budget_ratio": 0.1, "budget_entries": 64}, ValueError, "exclude each other"),
         ("snapkv", {"budget_ratio": 0}, ValueError, r"budget_ratio=0.0 must lie in \(0, 1\]"),
         ("snapkv", {"budget_ratio": 10}, ValueError, "0.1 keeps 10 %"),
+        ("snapkv", {"budget_ratio": "ten"}, TypeError, "budget_ratio='ten' of method snapkv must be float or none"),
+        ("snapkv", {"budget_ratio": -0.1}, ValueError, "budget_ratio=-0.1 must lie in"),
+        ("snapkv", {"budget_ratio": "nan"}, ValueError, "budget_ratio=nan must lie in"),
+        ("snapkv", {"budget_entries": 2.5}, TypeError, "budget_entries=2.5 of method snapkv must be int or none"),
         ("snapkv", {"budget_entries": 0}, ValueError, "at least 1 entry"),
         ("snapkv", {"budget_entries": True}, TypeError, "budget_entries=True"),
         ("full", {"budget_ratio": 0.1}, ValueError, "takes no budget"),
         ("hybridkv", {"alpha": 2}, ValueError, "alpha=2.0 must lie between 0 and 1"),
         ("hybridkv", {"r": -1}, ValueError, "r=-1.0 must be at least 0"),
+        ("hybridkv", {"r": "nan"}, ValueError, "r=nan must be at least 0"),
+        ("hybridkv", {"theta": "nan"}, ValueError, "theta=nan would make every head dynamic"),
+        ("hybridkv", {"kernel": 2}, ValueError, "kernel=2 must be odd"),
+        ("hybridkv", {"top_k_ratio": 2}, ValueError, "top_k_ratio=2.0 must lie between 0 and 1"),
+        ("hybridkv", {"window": 0}, ValueError, "window=0 must be at least 1"),
         ("hybridkv", {"theta_quantile": 1.5}, ValueError, "theta_quantile=1.5"),
         ("hybridkv", {"index": "median"}, ValueError, "use one of mean, minmax, cuboid"),
         ("hybridkv", {"text_rows": "some"}, ValueError, "after_visual, all, last_segment"),
@@ -254,10 +328,12 @@ def test_strings_become_the_types_of_the_parameters():
         window="16",
         theta="-inf",
         theta_quantile="none",
+        budget_entries="null",
         count_window="false",
         offload="true",
     )
     assert method == HybridKV(budget_ratio=0.1, window=16, theta=float("-inf"), count_window=False, offload=True)
+    assert make_method("hybridkv", theta="inf").theta == float("inf")
     assert make_method("hybridkv", offload="auto").offload == "auto"
     assert make_method("snapkv", budget_entries="64") == SnapKV(budget_entries=64)
 

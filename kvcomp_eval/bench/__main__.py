@@ -73,17 +73,21 @@ def _run(options: argparse.Namespace) -> int:
                 measurements += measure_decode(*common, bandwidth)
             else:
                 measurements += measure_prefill(*common)
+            if options.json is not None:  # after each length, so that an interrupted run keeps what it has
+                _write_json(options, bandwidth, measurements)
     print(f"budget {options.budget:g}; one thread, CPU time; measured read bandwidth {bandwidth / 1e9:.1f} GB/s")
     print(to_table(measurements))
-    if options.json is not None:
-        raw = {
-            "benchmark": options.benchmark,
-            "budget": options.budget,
-            "bandwidth_bytes_per_second": bandwidth,
-            "measurements": [item.to_dict() for item in measurements],
-        }
-        options.json.write_text(json.dumps(raw, indent=1) + "\n")
     return 0
+
+
+def _write_json(options: argparse.Namespace, bandwidth: float, measurements: Sequence[Measurement]) -> None:
+    raw = {
+        "benchmark": options.benchmark,
+        "budget": options.budget,
+        "bandwidth_bytes_per_second": bandwidth,
+        "measurements": [item.to_dict() for item in measurements],
+    }
+    options.json.write_text(json.dumps(raw, indent=1) + "\n")
 
 
 if __name__ == "__main__":

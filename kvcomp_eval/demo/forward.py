@@ -109,7 +109,7 @@ class PackedText:
         self.prefix, self.batch = prefix, batch
         self.image_token = model.config.image_token_id
         self.shapes = [group.ids.shape[1:] for group in batch.groups]
-        self.entropy: torch.Tensor | None = None
+        self.index_states: torch.Tensor | None = None
         positions = [prefix_positions(batch.images, batch.grid)]
         start = int(positions[0].max()) + 1
         for segments, length in self.shapes:
@@ -124,15 +124,16 @@ class PackedText:
         own = torch.full((length, length), float("-inf")).triu(1)
         return torch.cat((torch.zeros(length, len(self.prefix)), own), dim=1)
 
-    def __call__(self, image_tokens: torch.Tensor, entropy_layer: int | None = None) -> torch.Tensor:
+    def __call__(self, image_tokens: torch.Tensor, index_layer: int | None = None) -> torch.Tensor:
         """Return the final hidden states [samples, P + sum of segments * length, hidden].
 
         Parameters
         ----------
         image_tokens : torch.Tensor
             [samples, images * merged tokens, hidden], row by row.
-        entropy_layer : int or None
-            Layer whose mean collision entropy of the short questions' attention is put in `entropy`.
+        index_layer : int or None
+            Layer whose input at the image tokens, [samples, images, merged tokens, hidden], is put in
+            `index_states`.
         """
         samples = image_tokens.shape[0]
         ids = [self.prefix.expand(samples, -1), *(group.ids.flatten(1) for group in self.batch.groups)]
@@ -140,11 +141,14 @@ class PackedText:
         is_image = F.pad(self.prefix == self.image_token, (0, x.shape[1] - len(self.prefix)))
         x = x.masked_scatter(is_image[None, :, None], image_tokens)
         for index, layer in enumerate(self.text.layers):
-            x = x + self._attention(layer.self_attn, layer.input_layernorm(x), index == entropy_layer)
+            if index == index_layer:
+                states = x[:, : len(self.prefix)][:, self.prefix == self.image_token]
+                self.index_states = states.unflatten(1, (self.batch.images, -1))
+            x = x + self._attention(layer.self_attn, layer.input_layernorm(x))
             x = x + layer.mlp(layer.post_attention_layernorm(x))
         return self.text.norm(x)
 
-    def _attention(self, module: Any, x: torch.Tensor, measure_entropy: bool) -> torch.Tensor:
+    def _attention(self, module: Any, x: torch.Tensor) -> torch.Tensor:
         samples, total, _ = x.shape
         query = rotate(module.q_proj(x).view(samples, total, self.heads, -1), self.cos, self.sin)
         key = rotate(module.k_proj(x).view(samples, total, self.kv_heads, -1), self.cos, self.sin)
@@ -167,12 +171,5 @@ class PackedText:
             attended = F.scaled_dot_product_attention(sq, keys, values, attn_mask=self.masks[number])
             attended = attended.unflatten(0, (samples, segments)).transpose(1, 2).flatten(2, 3)
             outputs.append(attended)
-            if measure_entropy and number == 0:
-                self.entropy = self._collision_entropy(sq[:segments], keys[:segments], self.masks[0])
             start = stop
         return module.o_proj(torch.cat(outputs, dim=2).transpose(1, 2).flatten(2))
-
-    def _collision_entropy(self, query: torch.Tensor, key: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        """Mean of -log sum p^2 over heads and rows of one sample's short segments, in nats."""
-        weights = (query @ key.transpose(-1, -2) * self.head_dim**-0.5 + mask).softmax(dim=-1)
-        return -weights.square().sum(dim=-1).log().mean()

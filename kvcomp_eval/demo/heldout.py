@@ -18,7 +18,7 @@ TASKS: dict[str, tuple[str, ...]] = {
     "describe": ("describe",),
     "across": ("across",),
 }
-# Cells per side and images per prompt: prompts of 545 to 655 tokens.
+# Cells per side and images per prompt: prompts of 525 to 640 tokens.
 GRID = 5
 IMAGE_COUNTS = (5, 6)
 

@@ -26,7 +26,9 @@ class Stage:
     vision : bool
         False freezes the vision tower.
     describe_share : float
-        Share of steps with one description per sample.
+        Share of steps with descriptions.
+    short_weight : float
+        Weight of the tokens of short answers in the loss; all others have weight 1.
     """
 
     name: str
@@ -37,6 +39,7 @@ class Stage:
     text: bool = True
     vision: bool = True
     describe_share: float = 0.6
+    short_weight: float = 1.0
 
 
 SCHEDULE = (
@@ -44,7 +47,15 @@ SCHEDULE = (
     Stage("grid 2", 250, ((5, 1, 2),), 2e-3, vision=False, describe_share=1.0),
     Stage("grid 2-3", 200, ((4, 1, 3), (4, 2, 2), (3, 2, 3)), 2e-3, vision=False, describe_share=1.0),
     Stage("grid 3-4", 200, ((2, 3, 3), (2, 2, 4), (2, 4, 4)), 2e-3, vision=False, describe_share=1.0),
-    Stage("grid 4-5", 700, ((1, 5, 5), (1, 6, 5), (1, 7, 5), (2, 3, 5)), 2e-3, 5e-5, vision=False),
+    Stage("images", 250, ((4, 4, 2), (3, 7, 2), (3, 1, 5), (2, 3, 3)), 2e-3, vision=False, describe_share=1.0),
+    Stage("grid 3-5", 150, ((2, 6, 3), (2, 4, 4), (2, 2, 5)), 2e-3, vision=False, describe_share=1.0),
+    Stage(
+        "grid 5", 350, ((2, 5, 5), (2, 6, 5), (1, 7, 5), (2, 3, 5), (2, 5, 4)), 1.6e-3, vision=False, short_weight=3.0
+    ),
+    Stage("which image", 150, ((4, 4, 2), (3, 7, 2), (2, 5, 3), (1, 6, 5)), 2e-3, vision=False, short_weight=3.0),
+    Stage(
+        "grid 5 again", 500, ((2, 5, 5), (2, 6, 5), (1, 7, 5), (2, 5, 4)), 2e-3, 3e-5, vision=False, short_weight=3.0
+    ),
 )
 
 

@@ -25,6 +25,7 @@ from kvcomp_eval.demo.build import build_config, build_model, build_tokenizer, e
 from kvcomp_eval.demo.forward import PackedText, raster_order, vision_forward
 from kvcomp_eval.demo.muon import Muon
 from kvcomp_eval.demo.packing import IGNORE, Batch, make_batch, prefix_ids
+from kvcomp_eval.demo.prompts import IMAGES
 from kvcomp_eval.demo.scenes import COLOURS, EMPTY, MAX_GRID, SHAPES, SIZES
 from kvcomp_eval.demo.schedule import SCHEDULE, Stage, locate, total_steps
 
@@ -47,7 +48,8 @@ class TrainConfig:
     betas: tuple[float, float] = (0.9, 0.98)
     clip: float = 1.0
     vision_weight: float = 0.3
-    entropy_weight: float = 0.0
+    index_weight: float = 0.2
+    index_layer: int = 2
     checkpoint_every: int = 50
     text_overrides: dict[str, int] = field(default_factory=dict)
 
@@ -61,7 +63,8 @@ class Trainer:
         self.model = build_model(build_config(self.tokenizer, **config.text_overrides), config.seed)
         hidden = self.model.config.text_config.hidden_size
         self.heads = torch.nn.Linear(hidden, sum(HEADS))
-        parameters = [*self.model.parameters(), *self.heads.parameters()]
+        self.index_head = torch.nn.Linear(hidden, len(IMAGES))
+        parameters = [*self.model.parameters(), *self.heads.parameters(), *self.index_head.parameters()]
         matrices = [p for p in self.model.model.language_model.layers.parameters() if p.ndim == 2]
         others = [p for p in parameters if all(p is not matrix for matrix in matrices)]
         self.parameters = matrices + others
@@ -78,6 +81,7 @@ class Trainer:
         return {
             "model": self.model.state_dict(),
             "heads": self.heads.state_dict(),
+            "index_head": self.index_head.state_dict(),
             "optimizers": {name: optimizer.state_dict() for name, optimizer in self.optimizers.items()},
             "step": self.step,
             "cpu_seconds": self.cpu_seconds,
@@ -87,6 +91,7 @@ class Trainer:
         """Restore what `state` returned."""
         self.model.load_state_dict(state["model"])
         self.heads.load_state_dict(state["heads"])
+        self.index_head.load_state_dict(state["index_head"])
         for name, optimizer in self.optimizers.items():
             optimizer.load_state_dict(state["optimizers"][name])
         self.step, self.cpu_seconds = state["step"], state["cpu_seconds"]
@@ -106,7 +111,7 @@ class Trainer:
         samples, images, grid = stage.layouts[int(shared.integers(len(stage.layouts)))]
         describe = bool(shared.random() < stage.describe_share)
         batch = make_batch(self.tokenizer, rng, samples, images, grid, describe, stage.text)
-        loss, figures = self._loss(batch, stage, int(shared.integers(self.model.config.text_config.num_hidden_layers)))
+        loss, figures = self._loss(batch, stage)
         loss.backward()
         self._reduce_gradients()
         torch.nn.utils.clip_grad_norm_(self.parameters, self.config.clip)
@@ -120,7 +125,7 @@ class Trainer:
         self.cpu_seconds += time.process_time() - started
         return {"loss": float(loss.detach()), **figures}
 
-    def _loss(self, batch: Batch, stage: Stage, layer: int) -> tuple[torch.Tensor, dict[str, float]]:
+    def _loss(self, batch: Batch, stage: Stage) -> tuple[torch.Tensor, dict[str, float]]:
         with torch.set_grad_enabled(stage.vision):
             cells = vision_forward(self.model.model.visual, batch.pixel_values, batch.grid)
         loss = torch.zeros(())
@@ -133,21 +138,33 @@ class Trainer:
         prefix = torch.tensor(prefix_ids(self.tokenizer, batch.images, batch.grid))
         packed = PackedText(self.model, prefix, batch)
         tokens = raster_order(cells, batch.grid)
-        hidden = packed(tokens.reshape(-1, batch.images * tokens.shape[1], tokens.shape[2]), layer)
-        total, count, start = torch.zeros(()), 0, len(prefix)
+        hidden = packed(
+            tokens.reshape(-1, batch.images * tokens.shape[1], tokens.shape[2]), index_layer=self.config.index_layer
+        )
+        total, count, start = torch.zeros(()), 0.0, len(prefix)
         for name, group in zip(GROUP_NAMES, batch.groups, strict=False):
             length = group.ids[0].numel()
             predicted = hidden[:, start : start + length].view(*group.ids.shape, -1)[:, :, :-1]
             labels = group.labels[:, :, 1:]
             chosen = labels != IGNORE
             logits = self.model.lm_head(predicted[chosen])
-            total = total + F.cross_entropy(logits, labels[chosen], reduction="sum")
-            count += int(chosen.sum())
+            weight = stage.short_weight if name == "short" else 1.0
+            total = total + weight * F.cross_entropy(logits, labels[chosen], reduction="sum")
+            count += weight * int(chosen.sum())
             figures[name] = float((logits.argmax(-1) == labels[chosen]).float().mean())
             start += length
-        assert packed.entropy is not None
-        figures["entropy"] = float(packed.entropy.detach())
-        return loss + total / count + self.config.entropy_weight * packed.entropy, figures
+        index_loss, figures["image"] = self._index_loss(packed)
+        return loss + total / count + self.config.index_weight * index_loss, figures
+
+    def _index_loss(self, packed: PackedText) -> tuple[torch.Tensor, float]:
+        """A linear head on the image tokens inside the text model: which image is this token in."""
+        assert packed.index_states is not None
+        states = F.rms_norm(packed.index_states, packed.index_states.shape[-1:])
+        logits = self.index_head(states)
+        target = torch.arange(logits.shape[1])[None, :, None].expand(logits.shape[:3])
+        return F.cross_entropy(logits.flatten(0, 2), target.flatten()), float(
+            (logits.argmax(-1) == target).float().mean()
+        )
 
     def _vision_loss(self, cells: torch.Tensor, batch: Batch) -> tuple[torch.Tensor, float]:
         """Linear heads on merged tokens: is there an object, which one, and where is the cell."""

@@ -128,5 +128,5 @@ def check_choice(name: str, value: str, allowed: Sequence[str]) -> None:
 
 def check_at_least(name: str, value: float, least: float) -> None:
     """Raise ValueError unless ``value >= least``."""
-    if value < least:
+    if not value >= least:  # also refuses nan
         raise ValueError(f"{name}={value} must be at least {least}.")

@@ -139,6 +139,8 @@ class HybridKV(Method):
         check_at_least("window", self.window, 1)
         check_at_least("chunk_size", self.chunk_size, 1)
         check_at_least("r", self.r, 0)
+        if math.isnan(self.theta):
+            raise ValueError("theta=nan would make every head dynamic; give a number, -inf or inf.")
         check_pooling(self.kernel, "avg")
         for name, low, high in (("alpha", 0, 1), ("top_k_ratio", 0, 1), ("theta_quantile", 0, 1)):
             value = getattr(self, name)

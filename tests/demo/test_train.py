@@ -9,6 +9,7 @@ import torch
 from transformers import AutoProcessor, Qwen2_5_VLForConditionalGeneration
 
 from kvcomp_eval.demo import train
+from kvcomp_eval.demo.muon import orthogonalise
 from kvcomp_eval.demo.schedule import SCHEDULE, Stage, locate, total_steps
 
 TINY = train.TrainConfig(
@@ -19,6 +20,7 @@ TINY = train.TrainConfig(
     ),
     warmup_steps=2,
     checkpoint_every=3,
+    index_layer=0,
     text_overrides={"num_hidden_layers": 1, "intermediate_size": 64},
 )
 
@@ -50,12 +52,12 @@ def test_loss_falls_on_one_repeated_batch():
     batch = train.make_batch(trainer.tokenizer, train.np.random.default_rng(0), 1, 1, 2)
     losses = []
     for _ in range(12):
-        loss, _ = trainer._loss(batch, stage, 0)
+        loss, _ = trainer._loss(batch, stage)
         loss.backward()
-        for group in trainer.optimizer.param_groups:
-            group["lr"] = 3e-3
-        trainer.optimizer.step()
-        trainer.optimizer.zero_grad()
+        for optimizer in trainer.optimizers.values():
+            optimizer.param_groups[0]["lr"] = 3e-3
+            optimizer.step()
+            optimizer.zero_grad()
         losses.append(float(loss.detach()))
     assert losses[-1] < 0.7 * losses[0]
 
@@ -82,3 +84,21 @@ def test_learning_rate_follows_the_schedule():
     assert locate(SCHEDULE, middle)[1] == pytest.approx((last.learning_rate + last.final_rate) / 2, rel=0.01)
     with pytest.raises(ValueError, match="is beyond the schedule"):
         locate(SCHEDULE, total_steps(SCHEDULE))
+
+
+def test_vision_tower_is_taken_from_another_run(tmp_path):
+    other = train.run(0, 1, TINY, tmp_path / "other", stop_at=3)
+    fresh = train.Trainer(TINY)
+    fresh.load_vision(torch.load(tmp_path / "other" / train.CHECKPOINT, weights_only=True))
+    for name, tensor in fresh.model.state_dict().items():
+        if name.startswith("model.visual."):
+            assert torch.equal(tensor, other.model.state_dict()[name]), name
+    assert torch.equal(fresh.heads.weight, other.heads.weight)
+
+
+@pytest.mark.parametrize("shape", [(16, 16), (48, 16), (16, 48)])
+def test_muon_moves_all_singular_values_near_one(shape):
+    matrix = torch.randn(shape, generator=torch.Generator().manual_seed(0))
+    values = torch.linalg.svdvals(orthogonalise(matrix))
+    assert values.min() > 0.3
+    assert values.max() < 1.3
