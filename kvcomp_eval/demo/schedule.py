@@ -50,7 +50,7 @@ SCHEDULE = (
     Stage("grid 3-4", 200, ((2, 3, 3), (2, 2, 4), (2, 4, 4)), 2e-3, vision=False, describe_share=1.0),
     Stage("images", 250, ((4, 4, 2), (3, 7, 2), (3, 1, 5), (2, 3, 3)), 2e-3, vision=False, describe_share=1.0),
     Stage("grid 3-5", 150, ((2, 6, 3), (2, 4, 4), (2, 2, 5)), 2e-3, vision=False, describe_share=1.0),
-    Stage("grid 5", 350, (*_GRID_5, (2, 3, 5)), 2e-3, 1.015e-3, vision=False, short_weight=3.0),
+    Stage("grid 5", 350, (*_GRID_5[:3], (2, 3, 5), _GRID_5[3]), 2e-3, 1.015e-3, vision=False, short_weight=3.0),
     # The shipped weights end here (step 1700); the rest is what training still needs, see MODEL_CARD.md.
     Stage("which image", 150, ((4, 4, 2), (3, 7, 2), (2, 5, 3), (1, 6, 5)), 2e-3, vision=False, short_weight=3.0),
     Stage("grid 5 again", 500, _GRID_5, 2e-3, 3e-5, vision=False, short_weight=3.0),
