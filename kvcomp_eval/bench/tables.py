@@ -22,10 +22,9 @@ def speed_up(measurement: Measurement, base: str, among: Sequence[Measurement]) 
 def to_table(measurements: Sequence[Measurement]) -> str:
     """Aligned text. Decode compares as speed-up (higher is better), prefill as relative cost (lower is better)."""
     prefill = bool(measurements) and measurements[0].phase == "prefill"
-    rows = [(*_HEADER, *_BYTES_HEADER)]
-    if prefill:
-        rows = [tuple("cost / " + name.split()[1] if name.startswith("over") else name for name in rows[0])]  # type: ignore[list-item]
-    rows += [_row(item, measurements, prefill) for item in measurements]  # type: ignore[misc]
+    header = tuple("cost / " + name.split()[1] if prefill and name.startswith("over") else name for name in _HEADER)
+    rows: list[tuple[str, ...]] = [(*header, *_BYTES_HEADER)]
+    rows += [_row(item, measurements, prefill) for item in measurements]
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
     return "\n".join([lines[0], "-" * len(lines[0]), *lines[1:]])

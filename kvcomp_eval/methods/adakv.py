@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from kvcomp_eval.budgets.adaptive import adaptive_budgets
-from kvcomp_eval.methods.base import LayerPlan, LayerPrefill, keep_everything
+from kvcomp_eval.methods.base import LayerPlan, LayerPrefill
 from kvcomp_eval.methods.window import WindowMethod
 from kvcomp_eval.selection import window_positions
 from kvcomp_eval.stores.heads import HeadPlan
@@ -42,11 +40,8 @@ class AdaKV(WindowMethod):
         if not 0 <= self.floor <= 1:
             raise ValueError(f"floor={self.floor} must lie between 0 and 1.")
 
-    def observe(self, prefill: LayerPrefill) -> LayerPlan:
+    def select(self, prefill: LayerPrefill, entries: int) -> LayerPlan:
         length = prefill.length
-        entries = self.entries(length, self.window)
-        if entries >= length:
-            return keep_everything(prefill)
         window = self.window_for(self.window, length)
         scores = self.prefix_scores(prefill, window)
         budgets = adaptive_budgets(scores, entries - window, self.floor, self.normalize, self.official)
@@ -54,6 +49,3 @@ class AdaKV(WindowMethod):
             HeadPlan(window_positions(head, budget + window, length, window))
             for head, budget in zip(scores, budgets, strict=True)
         )
-
-    def plan(self, observations: Sequence[LayerPlan], details: dict[str, Any]) -> list[LayerPlan]:
-        return list(observations)

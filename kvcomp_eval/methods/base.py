@@ -114,6 +114,27 @@ class Method(ABC):
         return effective_window(window, self.entries(prompt_length, window), prompt_length)
 
 
+@dataclass(frozen=True)
+class LayerMethod(Method):
+    """A method that chooses once, layer by layer; a prompt that fits into its budget is kept whole."""
+
+    @property
+    def least_window(self) -> int:
+        """Window by which tiny ratios are raised; that of the window methods, so that all hold equal bytes."""
+        return 32
+
+    @abstractmethod
+    def select(self, prefill: LayerPrefill, entries: int) -> LayerPlan:
+        """What each KV head keeps when ``entries``, the mean per head, is less than the prompt."""
+
+    def observe(self, prefill: LayerPrefill) -> LayerPlan:
+        entries = self.entries(prefill.length, self.least_window)
+        return keep_everything(prefill) if entries >= prefill.length else self.select(prefill, entries)
+
+    def plan(self, observations: Sequence[LayerPlan], details: dict[str, Any]) -> list[LayerPlan]:
+        return list(observations)
+
+
 def keep_everything(prefill: LayerPrefill) -> LayerPlan:
     """The plan of a prompt that fits into its budget."""
     every = torch.arange(prefill.length, device=prefill.keys.device)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from kvcomp_eval.budgets.pyramid import pyramid_budgets
-from kvcomp_eval.methods.base import LayerPlan, LayerPrefill, check_at_least, keep_everything
+from kvcomp_eval.methods.base import LayerPlan, LayerPrefill, check_at_least
 from kvcomp_eval.methods.window import WindowMethod
 from kvcomp_eval.selection import window_positions
 from kvcomp_eval.stores.heads import HeadPlan
@@ -38,16 +36,10 @@ class PyramidKV(WindowMethod):
         super().__post_init__()
         check_at_least("beta", self.beta, 1)
 
-    def observe(self, prefill: LayerPrefill) -> LayerPlan:
+    def select(self, prefill: LayerPrefill, entries: int) -> LayerPlan:
         length = prefill.length
-        entries = self.entries(length, self.window)
-        if entries >= length:
-            return keep_everything(prefill)
         window = self.window_for(self.window, length)
         schedule = pyramid_budgets(entries - window, prefill.num_layers, self.beta, length, window, self.official)
         kept = schedule[prefill.layer] + window
         scores = self.prefix_scores(prefill, window)
         return tuple(HeadPlan(window_positions(head, kept, length, window)) for head in scores)
-
-    def plan(self, observations: Sequence[LayerPlan], details: dict[str, Any]) -> list[LayerPlan]:
-        return list(observations)

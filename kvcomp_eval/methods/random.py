@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
-from kvcomp_eval.methods.base import LayerPlan, LayerPrefill, Method, check_at_least, keep_everything
+from kvcomp_eval.methods.base import LayerMethod, LayerPlan, LayerPrefill, check_at_least
 from kvcomp_eval.selection import window_positions
 from kvcomp_eval.stores.heads import HeadPlan
 
 
 @dataclass(frozen=True)
-class Random(Method):
+class Random(LayerMethod):
     """The window and random prompt tokens, drawn for each layer and KV head.
 
     Parameters
@@ -35,16 +33,14 @@ class Random(Method):
         super().__post_init__()
         check_at_least("window", self.window, 1)
 
-    def observe(self, prefill: LayerPrefill) -> LayerPlan:
+    @property
+    def least_window(self) -> int:
+        return self.window
+
+    def select(self, prefill: LayerPrefill, entries: int) -> LayerPlan:
         length = prefill.length
-        entries = self.entries(length, self.window)
-        if entries >= length:
-            return keep_everything(prefill)
         window = self.window_for(self.window, length)
         # Drawn on the CPU, so that every device keeps the same tokens.
         generator = torch.Generator().manual_seed((self.seed * 10_007 + prefill.layer) * 1_000_003 + length)
         scores = torch.rand(prefill.num_kv_heads, length - window, generator=generator).to(prefill.keys.device)
         return tuple(HeadPlan(window_positions(head, entries, length, window)) for head in scores)
-
-    def plan(self, observations: Sequence[LayerPlan], details: dict[str, Any]) -> list[LayerPlan]:
-        return list(observations)

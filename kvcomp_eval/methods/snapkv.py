@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from kvcomp_eval.methods.base import LayerPlan, LayerPrefill, keep_everything
+from kvcomp_eval.methods.base import LayerPlan, LayerPrefill
 from kvcomp_eval.methods.window import WindowMethod
 from kvcomp_eval.selection import window_positions
 from kvcomp_eval.stores.heads import HeadPlan
@@ -24,14 +22,8 @@ class SnapKV(WindowMethod):
     name = "snapkv"
     paper = "arXiv 2404.14469"
 
-    def observe(self, prefill: LayerPrefill) -> LayerPlan:
+    def select(self, prefill: LayerPrefill, entries: int) -> LayerPlan:
         length = prefill.length
-        entries = self.entries(length, self.window)
-        if entries >= length:
-            return keep_everything(prefill)
         window = self.window_for(self.window, length)
         scores = self.prefix_scores(prefill, window)
         return tuple(HeadPlan(window_positions(head, entries, length, window)) for head in scores)
-
-    def plan(self, observations: Sequence[LayerPlan], details: dict[str, Any]) -> list[LayerPlan]:
-        return list(observations)

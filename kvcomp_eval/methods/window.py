@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from kvcomp_eval.methods.base import LayerPrefill, Method, check_at_least
+from kvcomp_eval.methods.base import LayerMethod, LayerPrefill, check_at_least
 from kvcomp_eval.scoring.pooling import check_pooling, pool_scores
 from kvcomp_eval.scoring.window import window_scores
 
 
 @dataclass(frozen=True)
-class WindowMethod(Method):
+class WindowMethod(LayerMethod):
     """A method that scores the prompt by the attention of its last tokens.
 
     Parameters
@@ -33,6 +33,10 @@ class WindowMethod(Method):
         super().__post_init__()
         check_at_least("window", self.window, 1)
         check_pooling(self.kernel, self.pooling)
+
+    @property
+    def least_window(self) -> int:
+        return self.window
 
     def prefix_scores(self, prefill: LayerPrefill, window: int) -> Tensor:
         """Pooled scores of the tokens in front of the window, [Hkv, N - window]."""
