@@ -152,6 +152,7 @@ class KVCache(Cache):
         self._reserve = min(reserve or _DEFAULT_RESERVE, _DEFAULT_RESERVE)
         self._waiting: list[tuple[Tensor, Tensor]] = []
         self._observations: list[list[Any]] = [[] for _ in range(prompt.batch_size)]
+        self._carried: list[dict[str, Any]] = [{} for _ in range(prompt.batch_size)]
         self._full_bytes = 0
         self._full_entries = 0
         self._started = time.perf_counter()
@@ -177,6 +178,7 @@ class KVCache(Cache):
                 values=values[row, :, start:],
                 visual=self.prompt.sample_visual(sample),
                 scaling=scaling,
+                carried=self._carried[sample],
             )
             self._observations[sample].append(self.method.observe(view))
         self._waiting.append((keys, values))
@@ -212,6 +214,7 @@ class KVCache(Cache):
         self._full_bytes += entries * (keys.shape[-1] + values.shape[-1]) * keys.element_size()
 
     def _finish_prefill(self, device: torch.device) -> None:
+        self._carried.clear()
         if device.type == "cuda":
             torch.cuda.synchronize(device)
         self._packed_at = time.perf_counter()

@@ -9,6 +9,7 @@ from kvcomp_eval import Full, HybridKV, SnapKV, attach, make_method
 from kvcomp_eval.compat import set_text_attention
 from kvcomp_eval.reference import replay
 from tests.families import prompt_inputs
+from tests.head_scores import made_up_scores
 
 STEPS = {"max_new_tokens": 12, "do_sample": False, "output_logits": True, "return_dict_in_generate": True}
 
@@ -18,6 +19,14 @@ METHODS = {
     "snapkv_entries": lambda: SnapKV(budget_entries=9, window=4, kernel=3, pooling="max"),
     "pyramidkv": lambda: make_method("pyramidkv", budget_ratio=0.4, window=4),
     "adakv": lambda: make_method("adakv", budget_ratio=0.4, window=4),
+    "sparsemm": lambda: make_method("sparsemm", budget_ratio=0.4, window=4, head_scores=made_up_scores()),
+    "bacon": lambda: make_method("bacon", budget_ratio=0.4, window=4, backbone="adakv"),
+    "h2o": lambda: make_method("h2o", budget_entries=12),
+    "h2o_rolling": lambda: make_method("h2o", budget_entries=12, decode="rolling"),
+    "lookm_no_merge": lambda: make_method("lookm", budget_entries=12, merge="none"),
+    "madakv": lambda: make_method("madakv", budget_ratio=0.4, window=4),
+    "meda_no_merge": lambda: make_method("meda", budget_entries=12, merge="none"),
+    "vlcache": lambda: make_method("vlcache", budget_entries=12),
     "streamingllm": lambda: make_method("streamingllm", budget_entries=9),
     "random": lambda: make_method("random", budget_ratio=0.4, window=4),
     "hybridkv_mixed": lambda: HybridKV(budget_ratio=0.6, window=4, chunk_size=2, theta_quantile=0.5),
@@ -29,6 +38,13 @@ METHODS = {
     "hybridkv_layer": lambda: HybridKV(
         budget_ratio=0.5, window=4, chunk_size=2, theta_quantile=0.5, allocation="layer"
     ),
+}
+
+# Merged entries exist in no full cache: their slots are checked by vectors (tests/stores/test_merge.py).
+MERGING = {
+    "lookm": lambda **budget: make_method("lookm", **budget),
+    "lookm_weighted": lambda **budget: make_method("lookm", **budget, merge="weighted"),
+    "meda": lambda **budget: make_method("meda", **budget),
 }
 
 
@@ -64,7 +80,8 @@ def test_left_padded_row_selects_as_alone(family, make_inputs, make_method):
         _, alone = compressed(model, make_inputs(row), make_method())
         start = together.last_cache.prompt.starts[row]
         for batched, single in zip(together.last_cache.layers, alone.last_cache.layers, strict=True):
-            assert torch.equal(batched.trace[0][row, :, start:], single.trace[0][0])
+            prompt = single.trace[0][0, :, : padded - start]
+            assert torch.equal(batched.trace[0][row, :, start:padded], prompt)
         assert alone.last_cache.prompt.padded_length == padded - start
 
 
@@ -84,6 +101,24 @@ def test_whole_budget_is_token_identical_to_stock(family, make_inputs, method, r
     assert session.last_report.realised_ratio == 1
     full, _ = compressed(model, inputs, Full())
     assert largest_difference(output, full) == 0
+
+
+@pytest.mark.parametrize("name", MERGING)
+def test_merging_method(family, make_inputs, name):
+    """Whole budget: token-identical. Less: a padded batch decodes as its rows do alone, on fewer entries."""
+    _, model, _ = family
+    inputs = make_inputs(0, 1, 2)
+    stock = model.generate(**inputs, **STEPS)
+    whole, _ = compressed(model, inputs, MERGING[name](budget_ratio=1.0))
+    assert torch.equal(whole.sequences, stock.sequences)
+    assert largest_difference(whole, stock) < 1e-4
+    together, session = compressed(model, inputs, MERGING[name](budget_entries=12))
+    assert session.last_report.kept_entries < session.last_report.full_entries
+    assert largest_difference(together, stock) > 1e-2
+    for row in range(3):
+        alone, _ = compressed(model, make_inputs(row), MERGING[name](budget_entries=12))
+        for batched, single in zip(together.logits, alone.logits, strict=True):
+            torch.testing.assert_close(batched[row], single[0], atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize("name", ["snapkv", "hybridkv_mixed"])

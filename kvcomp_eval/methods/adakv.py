@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from torch import Tensor
+
 from kvcomp_eval.budgets.adaptive import adaptive_budgets
-from kvcomp_eval.methods.base import LayerPlan, LayerPrefill
+from kvcomp_eval.methods.base import LayerPrefill, check_share
 from kvcomp_eval.methods.window import WindowMethod
-from kvcomp_eval.selection import window_positions
-from kvcomp_eval.stores.heads import HeadPlan
 
 
 @dataclass(frozen=True)
@@ -37,15 +37,8 @@ class AdaKV(WindowMethod):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 <= self.floor <= 1:
-            raise ValueError(f"floor={self.floor} must lie between 0 and 1.")
+        check_share("floor", self.floor)
 
-    def select(self, prefill: LayerPrefill, entries: int) -> LayerPlan:
-        length = prefill.length
-        window = self.window_for(self.window, length)
-        scores = self.prefix_scores(prefill, window)
+    def head_entries(self, prefill: LayerPrefill, scores: Tensor, entries: int, window: int) -> list[int]:
         budgets = adaptive_budgets(scores, entries - window, self.floor, self.normalize, self.official)
-        return tuple(
-            HeadPlan(window_positions(head, budget + window, length, window))
-            for head, budget in zip(scores, budgets, strict=True)
-        )
+        return [budget + window for budget in budgets]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -30,6 +30,8 @@ class LayerPrefill:
     visual : Tensor [N], bool
     scaling : float
         Logit scale of the model.
+    carried : dict
+        What a method wants to remember from layer to layer of this prompt; empty at the first layer.
     """
 
     layer: int
@@ -39,6 +41,7 @@ class LayerPrefill:
     values: Tensor
     visual: Tensor
     scaling: float
+    carried: dict[str, Any] = field(default_factory=dict)
 
     @property
     def length(self) -> int:
@@ -145,6 +148,12 @@ def check_choice(name: str, value: str, allowed: Sequence[str]) -> None:
     """Raise ValueError unless ``value`` is one of ``allowed``."""
     if value not in allowed:
         raise ValueError(f"{name}={value!r} is not known; use one of {', '.join(allowed)}.")
+
+
+def check_share(name: str, value: float) -> None:
+    """Raise ValueError unless ``value`` lies between 0 and 1."""
+    if not 0 <= value <= 1:
+        raise ValueError(f"{name}={value} must lie between 0 and 1.")
 
 
 def check_at_least(name: str, value: float, least: float) -> None:

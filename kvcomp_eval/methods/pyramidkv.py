@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from torch import Tensor
+
 from kvcomp_eval.budgets.pyramid import pyramid_budgets
-from kvcomp_eval.methods.base import LayerPlan, LayerPrefill, check_at_least
+from kvcomp_eval.methods.base import LayerPrefill, check_at_least
 from kvcomp_eval.methods.window import WindowMethod
-from kvcomp_eval.selection import window_positions
-from kvcomp_eval.stores.heads import HeadPlan
 
 
 @dataclass(frozen=True)
@@ -36,10 +36,8 @@ class PyramidKV(WindowMethod):
         super().__post_init__()
         check_at_least("beta", self.beta, 1)
 
-    def select(self, prefill: LayerPrefill, entries: int) -> LayerPlan:
-        length = prefill.length
-        window = self.window_for(self.window, length)
-        schedule = pyramid_budgets(entries - window, prefill.num_layers, self.beta, length, window, self.official)
-        kept = schedule[prefill.layer] + window
-        scores = self.prefix_scores(prefill, window)
-        return tuple(HeadPlan(window_positions(head, kept, length, window)) for head in scores)
+    def head_entries(self, prefill: LayerPrefill, scores: Tensor, entries: int, window: int) -> list[int]:
+        schedule = pyramid_budgets(
+            entries - window, prefill.num_layers, self.beta, prefill.length, window, self.official
+        )
+        return [schedule[prefill.layer] + window] * prefill.num_kv_heads

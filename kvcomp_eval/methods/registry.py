@@ -19,6 +19,13 @@ METHODS = {
     "hybridkv": ("kvcomp_eval.methods.hybridkv", "HybridKV"),
     "pyramidkv": ("kvcomp_eval.methods.pyramidkv", "PyramidKV"),
     "adakv": ("kvcomp_eval.methods.adakv", "AdaKV"),
+    "sparsemm": ("kvcomp_eval.methods.sparsemm", "SparseMM"),
+    "bacon": ("kvcomp_eval.methods.bacon", "Bacon"),
+    "h2o": ("kvcomp_eval.methods.h2o", "H2O"),
+    "lookm": ("kvcomp_eval.methods.lookm", "LookM"),
+    "madakv": ("kvcomp_eval.methods.madakv", "MadaKV"),
+    "meda": ("kvcomp_eval.methods.meda", "Meda"),
+    "vlcache": ("kvcomp_eval.methods.vlcache", "VLCache"),
     "streamingllm": ("kvcomp_eval.methods.streamingllm", "StreamingLLM"),
     "random": ("kvcomp_eval.methods.random", "Random"),
 }

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kvcomp_eval.methods.base import LayerPlan, LayerPrefill
+from torch import Tensor
+
+from kvcomp_eval.methods.base import LayerPrefill
 from kvcomp_eval.methods.window import WindowMethod
-from kvcomp_eval.selection import window_positions
-from kvcomp_eval.stores.heads import HeadPlan
 
 
 @dataclass(frozen=True)
@@ -22,8 +22,5 @@ class SnapKV(WindowMethod):
     name = "snapkv"
     paper = "arXiv 2404.14469"
 
-    def select(self, prefill: LayerPrefill, entries: int) -> LayerPlan:
-        length = prefill.length
-        window = self.window_for(self.window, length)
-        scores = self.prefix_scores(prefill, window)
-        return tuple(HeadPlan(window_positions(head, entries, length, window)) for head in scores)
+    def head_entries(self, prefill: LayerPrefill, scores: Tensor, entries: int, window: int) -> list[int]:
+        return [entries] * prefill.num_kv_heads

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from kvcomp_eval.stores.rolling import RollingSlots
 from kvcomp_eval.stores.slots import Slots
 from kvcomp_eval.stores.transfer import make_pool
 
@@ -62,7 +63,7 @@ class ChunkRetriever:
         self._slots = spec.retrieved * spec.chunk_size
         self.chosen: Tensor | None = None
 
-    def refresh(self, queries: Tensor, scaling: float, slots: Slots) -> None:
+    def refresh(self, queries: Tensor, scaling: float, slots: Slots | RollingSlots) -> None:
         """Choose chunks for ``queries`` [S, G, D] and copy them into the first slots."""
         scores = chunk_scores(queries, self._index, scaling, self.spec.group_rule)
         self.chosen = scores.topk(self.spec.retrieved, dim=-1, sorted=False).indices

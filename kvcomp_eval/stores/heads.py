@@ -8,8 +8,11 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from kvcomp_eval.stores.chunks import ChunkRetriever, ChunkSpec
+from kvcomp_eval.stores.merge import Merge
+from kvcomp_eval.stores.rolling import HeavyHitters, RollingSlots
 from kvcomp_eval.stores.slots import Slots
 
 #: Up to so many KV heads (of all samples), heads are grouped only by equal length; above it, padded.
@@ -29,10 +32,16 @@ class HeadPlan:
         its tail behind the chunks.
     chunks : ChunkSpec, optional
         Retrieval of everything in front of the tail.
+    merge : Merge, optional
+        Evicted entries are merged into the kept ones instead of being dropped.
+    heavy_hitters : HeavyHitters, optional
+        Generated tokens push out kept entries.
     """
 
     kept: Tensor
     chunks: ChunkSpec | None = None
+    merge: Merge | None = None
+    heavy_hitters: HeavyHitters | None = None
 
     @property
     def slots(self) -> int:
@@ -55,7 +64,7 @@ class HeadGroup:
 
     rows: slice | Tensor
     members: list[int]
-    slots: Slots
+    slots: Slots | RollingSlots
     retriever: ChunkRetriever | None = None
 
     def step(self, queries: Tensor, keys: Tensor, values: Tensor, scaling: float) -> Tensor:
@@ -145,11 +154,19 @@ class HeadStore:
             group.slots.reorder_generated(place[source[group.rows]])
 
     def attended(self) -> Tensor:
-        """Prompt positions attended to by the latest step, [B, Hkv, N] bool; needs ``trace=True``."""
+        """Positions attended to by the latest step, bool; needs ``trace=True``.
+
+        Returns
+        -------
+        Tensor [B, Hkv, N], or [B, Hkv, N + generated] where generated tokens can be evicted
+        """
         assert self._plans is not None
         device = self.groups[0].slots.keys.device
         mask = torch.zeros(self._num_rows, self._prompt_length, dtype=torch.bool, device=device)
         for group in self.groups:
+            if isinstance(group.slots, RollingSlots):
+                mask = self._mark_rolling(mask, group.slots, group.members)
+                continue
             for place, row in enumerate(group.members):
                 start = self._head_starts[row]
                 mask[row, self._plans[row].kept + start] = True
@@ -157,17 +174,32 @@ class HeadStore:
                     chunk = group.retriever.spec.chunk_size
                     first = group.retriever.chosen[place, :, None] * chunk
                     mask[row, (first + torch.arange(chunk, device=device)).flatten() + start] = True
-        return mask.view(-1, self._num_kv_heads, self._prompt_length)
+        return mask.view(-1, self._num_kv_heads, mask.shape[1])
+
+    def _mark_rolling(self, mask: Tensor, slots: RollingSlots, members: list[int]) -> Tensor:
+        """Set a rolling group's positions; they may lie behind the prompt, where all other heads attend to all."""
+        starts = torch.tensor([self._head_starts[row] for row in members], device=mask.device)
+        positions = slots.positions + starts[:, None]
+        width = max(mask.shape[1], int(positions.max()) + 1)
+        mask = F.pad(mask, (0, width - mask.shape[1]), value=True)
+        rows = torch.tensor(members, device=mask.device)
+        mask[rows, self._prompt_length :] = False
+        mask[rows[:, None], positions] = True
+        return mask
 
     def _pack(self, members: list[int], plans: list[HeadPlan], keys: Tensor, values: Tensor, reserve: int) -> HeadGroup:
         width = max(plan.slots for plan in plans)
-        slots = Slots.allocate(len(members), width, reserve, keys)
+        slots = _make_slots(plans, width, reserve, keys)
         spans = [slice(self._head_starts[row], None) for row in members]
         for place, (row, plan) in enumerate(zip(members, plans, strict=True)):
             target = slice(width - len(plan.kept), width)
+            if plan.merge is not None:
+                merged = plan.merge(keys[row, spans[place]], values[row, spans[place]], plan.kept)
+                slots.keys[place, target], slots.values[place, target] = merged
+                continue
             for source, buffer in ((keys, slots.keys), (values, slots.values)):
                 torch.index_select(source[row, spans[place]], 0, plan.kept, out=buffer[place, target])
-        if any(plan.slots != width for plan in plans):
+        if isinstance(slots, Slots) and any(plan.slots != width for plan in plans):
             slots.hide_missing([plan.slots for plan in plans])
         retriever = None
         spec = plans[0].chunks
@@ -181,6 +213,16 @@ class HeadStore:
         return HeadGroup(_row_index(members, keys.device), members, slots, retriever)
 
 
+def _make_slots(plans: list[HeadPlan], width: int, reserve: int, like: Tensor) -> Slots | RollingSlots:
+    """Empty slots of a group; heads that evict while decoding have a constant number of them."""
+    rolling = [plan.heavy_hitters for plan in plans if plan.heavy_hitters is not None]
+    if not rolling:
+        return Slots.allocate(len(plans), width, reserve, like)
+    kept = torch.stack([plan.kept for plan in plans])
+    received = torch.stack([hitters.received for hitters in rolling])
+    return RollingSlots(kept, received, rolling[0].recent, rolling[0].prompt_length, like)
+
+
 def _row_index(members: list[int], device: torch.device) -> slice | Tensor:
     """A slice where the rows are consecutive (a view, no copy), else their numbers."""
     if members[-1] - members[0] + 1 == len(members):
@@ -191,7 +233,7 @@ def _row_index(members: list[int], device: torch.device) -> slice | Tensor:
 def group_heads(plans: Sequence[HeadPlan]) -> list[list[int]]:
     """Which heads share an attention call: equal lengths, or for many heads padded within 1.3x.
 
-    Retrieving heads are grouped only with heads of the same shape, since their chunks fill whole slots.
+    Retrieving and rolling heads are grouped only with heads of the same shape: their slots are all in use.
 
     Returns
     -------
@@ -199,14 +241,16 @@ def group_heads(plans: Sequence[HeadPlan]) -> list[list[int]]:
         Row numbers, ascending within a group.
     """
     static: defaultdict[int, list[int]] = defaultdict(list)
-    retrieving: defaultdict[tuple[ChunkSpec, int], list[int]] = defaultdict(list)
+    moving: defaultdict[tuple[object, ...], list[int]] = defaultdict(list)
     for row, plan in enumerate(plans):
-        if plan.chunks is None:
-            static[len(plan.kept)].append(row)
+        if plan.chunks is not None:
+            moving[plan.chunks, len(plan.kept)].append(row)
+        elif plan.heavy_hitters is not None:
+            moving[plan.heavy_hitters.prompt_length, plan.heavy_hitters.recent, len(plan.kept)].append(row)
         else:
-            retrieving[plan.chunks, len(plan.kept)].append(row)
+            static[len(plan.kept)].append(row)
     if len(plans) <= MAX_EXACT_HEADS:
-        return [*static.values(), *retrieving.values()]
+        return [*static.values(), *moving.values()]
     padded: list[list[int]] = []
     shortest = 0
     for length in sorted(static):
@@ -215,4 +259,4 @@ def group_heads(plans: Sequence[HeadPlan]) -> list[list[int]]:
         else:
             padded.append(list(static[length]))
             shortest = length
-    return [*map(sorted, padded), *retrieving.values()]
+    return [*map(sorted, padded), *moving.values()]
