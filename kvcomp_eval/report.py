@@ -34,8 +34,8 @@ class CacheReport:
         Memory allocated for generated tokens (used or reserved).
     full_bytes : int
         Prompt keys and values of an uncompressed cache.
-    reads_per_step : int
-        Key and value vectors copied from the pools at each decode step.
+    reads_per_step : float
+        Key and value vectors taken from the pools at a decode step; the mean where it varies.
     prefill_seconds, decode_seconds : float
         Wall time until the packed cache was ready, and after it.
     details : dict
@@ -55,7 +55,7 @@ class CacheReport:
     host_bytes: int
     generated_bytes: int
     full_bytes: int
-    reads_per_step: int
+    reads_per_step: float
     prefill_seconds: float
     decode_seconds: float
     details: dict[str, Any] = field(default_factory=dict)

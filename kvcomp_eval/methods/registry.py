@@ -27,6 +27,11 @@ METHODS = {
     "meda": ("kvcomp_eval.methods.meda", "Meda"),
     "vlcache": ("kvcomp_eval.methods.vlcache", "VLCache"),
     "streamingllm": ("kvcomp_eval.methods.streamingllm", "StreamingLLM"),
+    "rcr": ("kvcomp_eval.methods.rcr", "RCR"),
+    "exact": ("kvcomp_eval.methods.rcr", "Exact"),
+    "quest": ("kvcomp_eval.methods.paged", "Quest"),
+    "arkvale": ("kvcomp_eval.methods.paged", "ArkVale"),
+    "freekv": ("kvcomp_eval.methods.paged", "FreeKV"),
     "random": ("kvcomp_eval.methods.random", "Random"),
 }
 

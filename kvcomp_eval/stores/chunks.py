@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
-from kvcomp_eval.stores.rolling import RollingSlots
-from kvcomp_eval.stores.slots import Slots
+from kvcomp_eval.stores.retrieval import Retrieval, Retriever
 from kvcomp_eval.stores.transfer import make_pool
 
 INDEXES = ("mean", "minmax", "cuboid")
@@ -16,7 +18,7 @@ GROUP_RULES = ("max_softmax", "mean_softmax", "mean_logit")
 
 
 @dataclass(frozen=True)
-class ChunkSpec:
+class ChunkSpec(Retrieval):
     """How the entries of a head are retrieved.
 
     Parameters
@@ -34,6 +36,9 @@ class ChunkSpec:
         or ``mean_logit`` (plain inner product with the mean query).
     offload : bool
         Keep keys and values of the chunks on the host.
+    correct_below : float, optional
+        FreeKV: chunks are chosen by the previous token's queries (so that they can be fetched ahead of time), and by
+        the current ones only for KV heads where the cosine of the two is below this. None: always the current.
     """
 
     num_chunks: int
@@ -42,9 +47,21 @@ class ChunkSpec:
     index: str = "mean"
     group_rule: str = "max_softmax"
     offload: bool = True
+    correct_below: float | None = None
+
+    @property
+    def filled(self) -> int:
+        return self.retrieved * self.chunk_size
+
+    @property
+    def covered(self) -> int:
+        return self.num_chunks * self.chunk_size
+
+    def build(self, members: Sequence[Any], keys: Tensor, values: Tensor, slots: Any) -> ChunkRetriever:
+        return ChunkRetriever(self, keys, values)
 
 
-class ChunkRetriever:
+class ChunkRetriever(Retriever):
     """Refills the first slots of S heads with the chunks that the current query asks for.
 
     Parameters
@@ -60,16 +77,40 @@ class ChunkRetriever:
         self._index = build_index(chunked, spec.index)
         self._keys = make_pool(chunked.flatten(2), spec.offload)
         self._values = make_pool(values.reshape(chunked.shape).flatten(2), spec.offload)
-        self._slots = spec.retrieved * spec.chunk_size
         self.chosen: Tensor | None = None
+        self._last_queries: Tensor | None = None
 
-    def refresh(self, queries: Tensor, scaling: float, slots: Slots | RollingSlots) -> None:
+    def refresh(self, queries: Tensor, scaling: float, slots: Any) -> None:
         """Choose chunks for ``queries`` [S, G, D] and copy them into the first slots."""
+        if self.spec.correct_below is not None:
+            queries = self._stale_where_similar(queries, self.spec.correct_below)
         scores = chunk_scores(queries, self._index, scaling, self.spec.group_rule)
         self.chosen = scores.topk(self.spec.retrieved, dim=-1, sorted=False).indices
         heads, width = len(scores), self.spec.chunk_size * slots.keys.shape[-1]
         for pool, buffer in ((self._keys, slots.keys), (self._values, slots.values)):
-            pool.fetch(self.chosen, buffer[:, : self._slots].view(heads, self.spec.retrieved, width))
+            pool.fetch(self.chosen, buffer[:, : self.spec.filled].view(heads, self.spec.retrieved, width))
+
+    def _stale_where_similar(self, queries: Tensor, threshold: float) -> Tensor:
+        """The last token's queries for KV heads whose queries barely turned, the current ones for the others."""
+        last, self._last_queries = self._last_queries, queries
+        if last is None:
+            return queries
+        similarity = F.cosine_similarity(queries.float(), last.float(), dim=-1).mean(1)
+        return torch.where((similarity < threshold)[:, None, None], queries, last)
+
+    def reorder(self, source: Tensor) -> None:
+        if self._last_queries is not None:
+            self._last_queries = self._last_queries[source]
+
+    def positions(self) -> Tensor:
+        assert self.chosen is not None
+        chunk = torch.arange(self.spec.chunk_size, device=self.chosen.device)
+        return (self.chosen.unsqueeze(-1) * self.spec.chunk_size + chunk).flatten(1)
+
+    @property
+    def reads_per_step(self) -> float:
+        heads = self._index[0].shape[0]
+        return 2 * heads * self.spec.filled
 
     @property
     def index_bytes(self) -> int:

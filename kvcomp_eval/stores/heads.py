@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from kvcomp_eval.stores.chunks import ChunkRetriever, ChunkSpec
 from kvcomp_eval.stores.merge import Merge
+from kvcomp_eval.stores.retrieval import Retrieval, Retriever
 from kvcomp_eval.stores.rolling import HeavyHitters, RollingSlots
 from kvcomp_eval.stores.slots import Slots
 
@@ -29,9 +29,9 @@ class HeadPlan:
     ----------
     kept : Tensor [k], int64
         Resident prompt positions, ascending, counted from the first real token. For a retrieving head,
-        its tail behind the chunks.
-    chunks : ChunkSpec, optional
-        Retrieval of everything in front of the tail.
+        what always stays.
+    retrieval : Retrieval, optional
+        Slots in front of ``kept`` are filled anew while decoding.
     merge : Merge, optional
         Evicted entries are merged into the kept ones instead of being dropped.
     heavy_hitters : HeavyHitters, optional
@@ -39,15 +39,14 @@ class HeadPlan:
     """
 
     kept: Tensor
-    chunks: ChunkSpec | None = None
+    retrieval: Retrieval | None = None
     merge: Merge | None = None
     heavy_hitters: HeavyHitters | None = None
 
     @property
     def slots(self) -> int:
         """Prompt entries resident on the device."""
-        retrieved = self.chunks.retrieved * self.chunks.chunk_size if self.chunks else 0
-        return retrieved + len(self.kept)
+        return (self.retrieval.filled if self.retrieval else 0) + len(self.kept)
 
 
 @dataclass
@@ -65,7 +64,7 @@ class HeadGroup:
     rows: slice | Tensor
     members: list[int]
     slots: Slots | RollingSlots
-    retriever: ChunkRetriever | None = None
+    retriever: Retriever | None = None
 
     def step(self, queries: Tensor, keys: Tensor, values: Tensor, scaling: float) -> Tensor:
         """Append one token and attend; queries [R, G, D], keys and values [R, D] of all R heads."""
@@ -138,10 +137,9 @@ class HeadStore:
         return out.view(batch, 1, num_heads, head_dim)
 
     @property
-    def reads_per_step(self) -> int:
-        """Key and value vectors that retrieval copies into the slots at each step."""
-        specs = [(group.retriever.spec, len(group.members)) for group in self.groups if group.retriever]
-        return sum(2 * heads * spec.retrieved * spec.chunk_size for spec, heads in specs)
+    def reads_per_step(self) -> float:
+        """Key and value vectors that retrieval takes from the pools at a step, mean so far."""
+        return sum(group.retriever.reads_per_step for group in self.groups if group.retriever)
 
     def reorder(self, beams: Tensor) -> None:
         """Beam search: sample b continues beam ``beams[b]``, which shares its prompt."""
@@ -151,7 +149,10 @@ class HeadStore:
         for group in self.groups:
             place[group.rows] = torch.arange(len(group.members), device=beams.device)
         for group in self.groups:
-            group.slots.reorder_generated(place[source[group.rows]])
+            order = place[source[group.rows]]
+            group.slots.reorder_generated(order)
+            if group.retriever is not None:
+                group.retriever.reorder(order)
 
     def attended(self) -> Tensor:
         """Positions attended to by the latest step, bool; needs ``trace=True``.
@@ -167,13 +168,12 @@ class HeadStore:
             if isinstance(group.slots, RollingSlots):
                 mask = self._mark_rolling(mask, group.slots, group.members)
                 continue
+            retrieved = group.retriever.positions() if group.retriever is not None else None
             for place, row in enumerate(group.members):
                 start = self._head_starts[row]
                 mask[row, self._plans[row].kept + start] = True
-                if group.retriever is not None and group.retriever.chosen is not None:
-                    chunk = group.retriever.spec.chunk_size
-                    first = group.retriever.chosen[place, :, None] * chunk
-                    mask[row, (first + torch.arange(chunk, device=device)).flatten() + start] = True
+                if retrieved is not None:
+                    mask[row, retrieved[place] + start] = True
         return mask.view(-1, self._num_kv_heads, mask.shape[1])
 
     def _mark_rolling(self, mask: Tensor, slots: RollingSlots, members: list[int]) -> Tensor:
@@ -202,14 +202,13 @@ class HeadStore:
         if isinstance(slots, Slots) and any(plan.slots != width for plan in plans):
             slots.hide_missing([plan.slots for plan in plans])
         retriever = None
-        spec = plans[0].chunks
-        if spec is not None:
-            covered = spec.num_chunks * spec.chunk_size
-            chunked = [
-                torch.stack([source[row, span][:covered] for row, span in zip(members, spans, strict=True)])
-                for source in (keys, values)
-            ]
-            retriever = ChunkRetriever(spec, *chunked)
+        retrievals = [plan.retrieval for plan in plans if plan.retrieval is not None]
+        if retrievals:
+            chosen_from = slice(None, retrievals[0].covered)
+            flat = list(zip(members, spans, strict=True))
+            prefix_keys = torch.stack([keys[row, span][chosen_from] for row, span in flat])
+            prefix_values = torch.stack([values[row, span][chosen_from] for row, span in flat])
+            retriever = retrievals[0].build(retrievals, prefix_keys, prefix_values, slots)
         return HeadGroup(_row_index(members, keys.device), members, slots, retriever)
 
 
@@ -243,8 +242,8 @@ def group_heads(plans: Sequence[HeadPlan]) -> list[list[int]]:
     static: defaultdict[int, list[int]] = defaultdict(list)
     moving: defaultdict[tuple[object, ...], list[int]] = defaultdict(list)
     for row, plan in enumerate(plans):
-        if plan.chunks is not None:
-            moving[plan.chunks, len(plan.kept)].append(row)
+        if plan.retrieval is not None:
+            moving[plan.retrieval, len(plan.kept)].append(row)
         elif plan.heavy_hitters is not None:
             moving[plan.heavy_hitters.prompt_length, plan.heavy_hitters.recent, len(plan.kept)].append(row)
         else:

@@ -59,7 +59,7 @@ def test_sharp_heads_are_static():
 def test_all_static_and_all_dynamic(theta, dynamic):
     heads, details = planned(HybridKV(budget_ratio=0.2, theta=theta))
     assert details["budgets"][0]["dynamic_heads"] == dynamic
-    assert sum(head.chunks is not None for head in heads) == dynamic
+    assert sum(head.retrieval is not None for head in heads) == dynamic
 
 
 def test_without_head_level_allocation_static_heads_are_equal():
@@ -76,7 +76,7 @@ def test_without_both_levels_every_head_gets_the_mean():
 
 def test_retrieving_head_keeps_window_and_remainder():
     heads, details = planned(HybridKV(budget_ratio=0.2, theta=math.inf), length=403)
-    spec = heads[0].chunks
+    spec = heads[0].retrieval
     assert spec.num_chunks == (403 - 32) // 8
     assert heads[0].kept.tolist() == list(range(spec.num_chunks * 8, 403))
     assert spec.retrieved == details["budgets"][0]["chunks"]
@@ -86,8 +86,8 @@ def test_literal_window_rule_retrieves_p_over_chunk_chunks_of_the_whole_prompt()
     method = HybridKV(budget_ratio=0.2, theta=math.inf, count_window=False)
     heads, details = planned(method, length=403)
     assert details["budgets"][0]["padded"] == 64
-    assert heads[0].chunks.retrieved == 8
-    assert heads[0].chunks.num_chunks == 50
+    assert heads[0].retrieval.retrieved == 8
+    assert heads[0].retrieval.num_chunks == 50
     assert heads[0].kept.tolist() == [400, 401, 402]
 
 

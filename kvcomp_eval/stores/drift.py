@@ -1,0 +1,242 @@
+"""Re-selection by drift: the attention that a step would pay to what was evicted (RCR)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kvcomp_eval.stores.controller import RateController
+from kvcomp_eval.stores.retrieval import Retrieval, Retriever
+from kvcomp_eval.stores.transfer import make_pool
+
+#: Called with layer, drift and threshold [samples], refreshed [samples] and chosen [S, c].
+DriftProbe = Callable[[int, Tensor, Tensor, Tensor, Tensor], None]
+
+
+@dataclass(frozen=True)
+class DriftRetrieval(Retrieval):
+    """How a head re-selects its ``selected`` prefix entries.
+
+    Parameters
+    ----------
+    selected : int
+        Entries chosen from the prefix (c).
+    prefix : int
+        Prompt tokens in front of the window (Np).
+    candidates : int
+        Entries whose keys are fetched and scored exactly, before ``selected`` of them are kept.
+    rank : int
+        Right singular vectors of the detector; 0 scores every prefix key exactly.
+    centred : bool
+        Take the mean key out of the detector and add its logit back exactly.
+    per_head : bool
+        Trigger each KV head by its own drift instead of the layer's mean.
+    branching : bool
+        Skip the work of a step in which nothing refreshes; needs to know on the host (for comparison).
+    num_kv_heads : int
+    offload : bool
+        Prefix keys and values on the host.
+    layer : int
+    initial : Tensor [selected], int64
+        Prefix positions to start with.
+    controller : RateController
+        Of the sample.
+    probe : DriftProbe, optional
+        Told about every step.
+    """
+
+    selected: int
+    prefix: int
+    candidates: int
+    rank: int
+    centred: bool
+    per_head: bool
+    branching: bool
+    num_kv_heads: int
+    offload: bool
+    layer: int
+    initial: Tensor = field(compare=False)
+    controller: RateController = field(compare=False)
+    probe: DriftProbe | None = field(compare=False, default=None)
+
+    @property
+    def filled(self) -> int:
+        return self.selected
+
+    @property
+    def covered(self) -> int:
+        return self.prefix
+
+    def build(self, members: Sequence[Any], keys: Tensor, values: Tensor, slots: Any) -> DriftRetriever:
+        controllers = [member.controller for member in members[:: self.num_kv_heads]]
+        if len(set(map(id, controllers))) < len(controllers):
+            raise ValueError(
+                "Rate-controlled refresh keeps one threshold per prompt, so num_beams and num_return_sequences "
+                "must be 1."
+            )
+        chosen = torch.stack([member.initial for member in members])
+        return DriftRetriever(self, controllers, chosen, keys, values, slots)
+
+
+class DriftRetriever(Retriever):
+    """Measures drift at every step, and swaps in a new selection where it exceeds the sample's threshold.
+
+    Drift is the softmax mass on evicted prefix tokens, whose logits the detector approximates in the space of the
+    keys' leading right singular vectors; kept tokens have exact logits. The new selection is the best of the
+    detector's candidates after exact scoring. Both are computed at every step and merged under the trigger with
+    ``torch.where``, so the host never waits.
+    """
+
+    def __init__(
+        self,
+        spec: DriftRetrieval,
+        controllers: list[RateController],
+        chosen: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        slots: Any,
+    ) -> None:
+        self.spec = spec
+        self.chosen = chosen
+        self._controllers = controllers
+        self._detector = Detector.of(keys, spec.rank, spec.centred)
+        self._keys = make_pool(keys, spec.offload)
+        self._values = make_pool(values, spec.offload)
+        self._keys.fetch(chosen, slots.keys[:, : spec.selected])
+        self._values.fetch(chosen, slots.values[:, : spec.selected])
+
+    def refresh(self, queries: Tensor, scaling: float, slots: Any) -> None:
+        spec, count = self.spec, self.spec.selected
+        queries = queries.float() * scaling
+        resident = torch.matmul(queries, slots.keys[:, : slots.length].float().transpose(1, 2))
+        prefix = self._detector.logits(queries)
+        places = self.chosen.unsqueeze(1).expand(-1, queries.shape[1], -1)
+        prefix = prefix.scatter(2, places, resident[:, :, :count])
+        others = resident[:, :, count:].logsumexp(-1, keepdim=True)
+        mass = prefix_mass(prefix, others)
+        drift = (mass.sum(1) - mass.gather(1, self.chosen).sum(1)).unflatten(0, (-1, spec.num_kv_heads))
+        threshold = torch.stack([controller.threshold for controller in self._controllers])
+        measured = drift if spec.per_head else drift.mean(1, keepdim=True).expand_as(drift)
+        triggered = measured > threshold.unsqueeze(1)
+        refreshed = triggered.float().mean(1)
+        for controller, share in zip(self._controllers, refreshed.unbind(), strict=True):
+            controller.observe(share)
+        if not spec.branching or bool(triggered.any()):
+            self._reselect(queries, prefix, others, mass, triggered.flatten(), slots)
+        if spec.probe is not None:
+            spec.probe(spec.layer, drift.mean(1), threshold, refreshed, self.chosen)
+
+    def _reselect(
+        self, queries: Tensor, prefix: Tensor, others: Tensor, mass: Tensor, triggered: Tensor, slots: Any
+    ) -> None:
+        """Choose anew and merge where triggered [S]."""
+        spec = self.spec
+        candidates = mass.topk(spec.candidates, dim=1).indices
+        heads, group, width = len(candidates), queries.shape[1], slots.keys.shape[-1]
+        keys = slots.keys.new_empty(heads, spec.candidates, width)
+        self._keys.fetch(candidates, keys)
+        exact = torch.matmul(queries, keys.float().transpose(1, 2))
+        rescored = prefix_mass(prefix.scatter(2, candidates.unsqueeze(1).expand(-1, group, -1), exact), others)
+        best = rescored.gather(1, candidates).topk(spec.selected, dim=1).indices
+        chosen = candidates.gather(1, best)
+        values = slots.values.new_empty(heads, spec.selected, width)
+        self._values.fetch(chosen, values)
+        best_keys = keys.gather(1, best.unsqueeze(-1).expand(-1, -1, width))
+        where = triggered[:, None, None]
+        front = slice(None, spec.selected)
+        slots.keys[:, front] = torch.where(where, best_keys, slots.keys[:, front])
+        slots.values[:, front] = torch.where(where, values, slots.values[:, front])
+        self.chosen = torch.where(triggered[:, None], chosen, self.chosen)
+
+    def positions(self) -> Tensor:
+        return self.chosen
+
+    @property
+    def index_bytes(self) -> int:
+        return self._detector.bytes
+
+    @property
+    def device_bytes(self) -> int:
+        return self._keys.device_bytes + self._values.device_bytes
+
+    @property
+    def host_bytes(self) -> int:
+        return self._keys.host_bytes + self._values.host_bytes
+
+    @property
+    def reads_per_step(self) -> float:
+        keys = self.spec.candidates if self.spec.rank else self.spec.prefix
+        rates = sum(controller.rate for controller in self._controllers)
+        # Exact scoring reads every key at every step, refreshed or not.
+        refreshes = rates if self.spec.rank else len(self._controllers)
+        return self.spec.num_kv_heads * (keys * refreshes + self.spec.selected * rates)
+
+    def reorder(self, source: Tensor) -> None:
+        raise ValueError("Rate-controlled refresh keeps one threshold per prompt, so num_beams must be 1.")
+
+
+def prefix_mass(prefix: Tensor, others: Tensor) -> Tensor:
+    """Softmax mass of each prefix position, mean over the GQA group.
+
+    Parameters
+    ----------
+    prefix : Tensor [S, G, Np]
+        Logits.
+    others : Tensor [S, G, 1]
+        Log-sum-exp of the logits of all other tokens.
+
+    Returns
+    -------
+    Tensor [S, Np]
+    """
+    normaliser = torch.logaddexp(prefix.logsumexp(-1, keepdim=True), others)
+    return (prefix - normaliser).exp().mean(1)
+
+
+@dataclass(frozen=True)
+class Detector:
+    """Logits of all prefix keys, approximate: ``(V^T q) . (V^T k)`` with the top right singular vectors V.
+
+    Parameters
+    ----------
+    projected : Tensor [S, r, Np]
+        Projected keys; without a basis the keys themselves, shared with the pool, for exact logits.
+    basis : Tensor [S, D, r], optional
+    mean : Tensor [S, D, 1], optional
+        Mean key, whose logit is exact (centred detector).
+    """
+
+    projected: Tensor
+    basis: Tensor | None = None
+    mean: Tensor | None = None
+
+    @classmethod
+    def of(cls, keys: Tensor, rank: int, centred: bool = False) -> Detector:
+        """Detector of keys [S, Np, D]; rank 0 is exact."""
+        if rank == 0:
+            return cls(keys.transpose(1, 2))
+        vectors = keys.float()
+        mean = vectors.mean(1, keepdim=True) if centred else None
+        if mean is not None:
+            vectors = vectors - mean
+        # Eigenvectors of the Gram matrix, ascending: the same subspace as an SVD of the keys, and cheaper.
+        gram = torch.matmul(vectors.transpose(1, 2), vectors)
+        basis = torch.linalg.eigh(gram).eigenvectors[:, :, -rank:].contiguous()
+        projected = torch.matmul(vectors, basis).transpose(1, 2).to(keys.dtype).contiguous()
+        return cls(projected, basis.to(keys.dtype), None if mean is None else mean.transpose(1, 2).to(keys.dtype))
+
+    def logits(self, queries: Tensor) -> Tensor:
+        """Logits [S, G, Np] of scaled queries [S, G, D], float32."""
+        short = queries if self.basis is None else torch.matmul(queries, self.basis.float())
+        inner = torch.matmul(short, self.projected.float())
+        return inner if self.mean is None else inner + torch.matmul(queries, self.mean.float())
+
+    @property
+    def bytes(self) -> int:
+        """Bytes beyond the pool."""
+        own = () if self.basis is None else (self.projected, self.basis, self.mean)
+        return sum(part.untyped_storage().nbytes() for part in own if part is not None)
