@@ -9,6 +9,7 @@ from typing import Any
 from kvcomp_eval.attention import get_backend
 from kvcomp_eval.cache import KVCache
 from kvcomp_eval.compat import CACHE_KEYWORDS, cache_keyword, set_text_attention, text_config
+from kvcomp_eval.inputs import AttentionInputs
 from kvcomp_eval.methods.base import Method
 from kvcomp_eval.prompt import Prompt
 from kvcomp_eval.report import CacheReport
@@ -61,10 +62,22 @@ class Session:
         input_ids = inputs if inputs is not None else kwargs.get("input_ids")
         if input_ids is None:
             raise ValueError("generate() needs input_ids; inputs_embeds alone do not say which tokens are visual.")
-        cache = self.new_cache(input_ids, args, kwargs) if given is None else _follow_up(given, self.method)
+        arguments = (inputs, *args) if inputs is not None else args
+
+        def run(cache: KVCache) -> Any:
+            return self._generate(*arguments, **kwargs, **{self._keyword: cache})
+
+        def rehearse(method: Method) -> KVCache:
+            cache = self.new_cache(input_ids, args, kwargs, method)
+            run(cache)
+            return cache
+
+        if given is None:
+            cache = self.new_cache(input_ids, args, kwargs, self.method.prepared(rehearse))
+        else:
+            cache = _follow_up(given, self.method)
         self.last_cache = cache
-        kwargs[self._keyword] = cache
-        output = self._generate(inputs, *args, **kwargs) if inputs is not None else self._generate(*args, **kwargs)
+        output = run(cache)
         if not cache.is_packed:
             raise RuntimeError(
                 "generate() ended without packing the cache, so nothing was compressed; "
@@ -73,14 +86,20 @@ class Session:
         self._last_report = cache.report()
         return output
 
-    def new_cache(self, input_ids: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> KVCache:
+    def new_cache(
+        self,
+        input_ids: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+        method: Method | None = None,
+    ) -> KVCache:
         """A fresh cache for these prompts, also for hand-written decode loops."""
         kwargs = kwargs or {}
         prompt = Prompt.from_inputs(
             self._config, input_ids, kwargs.get("attention_mask"), kwargs.get("mm_token_type_ids")
         )
         reserve = self._effective("max_new_tokens", args, kwargs)
-        return KVCache(self.method, prompt, self._num_layers, reserve, self._is_traced)
+        return KVCache(method or self.method, prompt, self._num_layers, reserve, self._is_traced)
 
     def _effective(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A generation argument, from the call, the call's generation_config or the model's."""
@@ -136,11 +155,29 @@ def attach(model: Any, method: Method, prefill: str = "sdpa", trace: bool = Fals
     previous = text_config(model)._attn_implementation
     set_text_attention(model, backend.registered_name)
     model.generate = session.generate
+    hooks = _hand_over_inputs(model) if method.needs_inputs else []
     try:
         yield session
     finally:
+        for hook in hooks:
+            hook.remove()
         del model.generate
         set_text_attention(model, previous)
+
+
+def _hand_over_inputs(model: Any) -> list[Any]:
+    """Let every text attention module hand its inputs to the cache layer; returns the hooks."""
+    decoder = model.get_decoder()
+
+    def hand_over(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        cache = next((kwargs[name] for name in CACHE_KEYWORDS if kwargs.get(name) is not None), None)
+        if isinstance(cache, KVCache):
+            hidden = kwargs["hidden_states"] if "hidden_states" in kwargs else args[0]
+            cache.packed_layers[module.layer_idx].inputs = AttentionInputs.of(
+                module, decoder.rotary_emb.inv_freq, hidden, kwargs["position_embeddings"]
+            )
+
+    return [layer.self_attn.register_forward_pre_hook(hand_over, with_kwargs=True) for layer in decoder.layers]
 
 
 def _require_full_attention(model: Any) -> None:

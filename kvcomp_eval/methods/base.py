@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Literal
 
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from kvcomp_eval.budgets.uniform import effective_window, entries_per_head
+from kvcomp_eval.inputs import AttentionInputs
 from kvcomp_eval.stores.heads import HeadPlan
 
 #: One layer of one sample: a plan for each KV head.
@@ -32,6 +33,8 @@ class LayerPrefill:
         Logit scale of the model.
     carried : dict
         What a method wants to remember from layer to layer of this prompt; empty at the first layer.
+    inputs : AttentionInputs, optional
+        Of the same tokens, for methods with ``needs_inputs``.
     """
 
     layer: int
@@ -42,6 +45,7 @@ class LayerPrefill:
     visual: Tensor
     scaling: float
     carried: dict[str, Any] = field(default_factory=dict)
+    inputs: AttentionInputs | None = None
 
     @property
     def length(self) -> int:
@@ -73,6 +77,8 @@ class Method(ABC):
     paper: ClassVar[str]
     #: ``layer``: each layer is packed as soon as it ran; ``global``: all after the last one.
     scope: ClassVar[Literal["layer", "global"]] = "layer"
+    #: The attention modules' inputs are handed over, prompt (``LayerPrefill.inputs``) and decode steps (`asking`).
+    needs_inputs: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if self.budget_ratio is not None and self.budget_entries is not None:
@@ -103,6 +109,21 @@ class Method(ABC):
         details : dict
             Facts for :class:`~kvcomp_eval.report.CacheReport`, to be added to.
         """
+
+    def prepared(self, rehearse: Callable[[Method], Any]) -> Method:
+        """The method to use for the prompt at hand; an oracle first calls ``rehearse(method)`` for a finished cache."""
+        return self
+
+    def asking(self, previous: AttentionInputs | None, current: AttentionInputs) -> Tensor | None:
+        """Queries [B, Hq, q, D] by which a layer's entries are retrieved at a decode step; None: its own.
+
+        Parameters
+        ----------
+        previous : AttentionInputs, optional
+            Of the layer before, in the same pass; None at the first layer.
+        current : AttentionInputs
+        """
+        return None
 
     def parameters(self) -> dict[str, Any]:
         """Hyper-parameters by name, for logs and reports."""

@@ -6,44 +6,34 @@ from dataclasses import dataclass
 
 import torch
 
-from kvcomp_eval.methods.base import LayerMethod, LayerPlan, LayerPrefill, check_at_least, check_choice
+from kvcomp_eval.methods.base import LayerPlan, LayerPrefill, check_at_least, check_choice
+from kvcomp_eval.methods.retrieving import RetrievingMethod
 from kvcomp_eval.stores.chunks import GROUP_RULES, INDEXES, ChunkSpec
 from kvcomp_eval.stores.heads import HeadPlan
 
 
 @dataclass(frozen=True)
-class PagedMethod(LayerMethod):
+class PagedMethod(RetrievingMethod):
     """The window stays; of the prompt in front of it, every KV head fetches its best pages at every step.
 
     Tokens that do not fill the last page stay with the window, and count on top of the budget.
 
     Parameters
     ----------
-    window : int
-        Last prompt tokens, always kept (32, so that all methods of the comparison keep the same).
     page : int
         Tokens of a page.
     group_rule : str
         One score per KV head from its query heads: ``mean_softmax``, ``max_softmax`` or ``mean_logit``.
-    offload : bool
-        Keys and values of the pages on the host.
     """
 
-    window: int = 32
     page: int = 16
     group_rule: str = "mean_softmax"
-    offload: bool = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_at_least("window", self.window, 1)
         check_at_least("page", self.page, 1)
         check_choice("group_rule", self.group_rule, GROUP_RULES)
         check_choice("index", self._index, INDEXES)
-
-    @property
-    def least_window(self) -> int:
-        return self.window
 
     @property
     def _index(self) -> str:

@@ -29,9 +29,12 @@ METHODS = {
     "streamingllm": ("kvcomp_eval.methods.streamingllm", "StreamingLLM"),
     "rcr": ("kvcomp_eval.methods.rcr", "RCR"),
     "exact": ("kvcomp_eval.methods.rcr", "Exact"),
+    "prefill_oracle": ("kvcomp_eval.methods.oracle", "PrefillOracle"),
+    "random_refresh": ("kvcomp_eval.methods.random_refresh", "RandomRefresh"),
     "quest": ("kvcomp_eval.methods.paged", "Quest"),
     "arkvale": ("kvcomp_eval.methods.paged", "ArkVale"),
     "freekv": ("kvcomp_eval.methods.paged", "FreeKV"),
+    "infinigen": ("kvcomp_eval.methods.infinigen", "InfiniGen"),
     "random": ("kvcomp_eval.methods.random", "Random"),
 }
 

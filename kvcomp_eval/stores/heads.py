@@ -66,13 +66,14 @@ class HeadGroup:
     slots: Slots | RollingSlots
     retriever: Retriever | None = None
 
-    def step(self, queries: Tensor, keys: Tensor, values: Tensor, scaling: float) -> Tensor:
-        """Append one token and attend; queries [R, G, D], keys and values [R, D] of all R heads."""
+    def step(self, queries: Tensor, keys: Tensor, values: Tensor, scaling: float, asking: Tensor) -> Tensor:
+        """Append one token and attend; queries and asking [R, G, D], keys and values [R, D] of all R heads."""
         queries = queries[self.rows]
         self.slots.append(keys[self.rows], values[self.rows])
-        if self.retriever is not None:
-            self.retriever.refresh(queries, scaling, self.slots)
-        return self.slots.attend(queries, scaling)
+        if self.retriever is None:
+            return self.slots.attend(queries, scaling)
+        self.retriever.refresh(asking[self.rows], scaling, self.slots)
+        return self.retriever.attend(queries, scaling, self.slots)
 
 
 class HeadStore:
@@ -113,13 +114,17 @@ class HeadStore:
             for members in group_heads(plans)
         ]
 
-    def step(self, queries: Tensor, keys: Tensor, values: Tensor, scaling: float) -> Tensor:
+    def step(
+        self, queries: Tensor, keys: Tensor, values: Tensor, scaling: float, asking: Tensor | None = None
+    ) -> Tensor:
         """Append one token of every sample and attend to what is kept.
 
         Parameters
         ----------
         queries : Tensor [B, Hq, 1, D]
         keys, values : Tensor [B, Hkv, 1, D]
+        asking : Tensor [B, Hq, 1, D], optional
+            Queries by which entries are retrieved; by default those that attend.
 
         Returns
         -------
@@ -127,13 +132,14 @@ class HeadStore:
         """
         batch, num_heads, _, head_dim = queries.shape
         packed = queries.reshape(self._num_rows, -1, head_dim)
+        asked = packed if asking is None else asking.reshape(self._num_rows, -1, head_dim)
         new_keys, new_values = keys.reshape(self._num_rows, -1), values.reshape(self._num_rows, -1)
         if len(self.groups) == 1:
-            out = self.groups[0].step(packed, new_keys, new_values, scaling)
+            out = self.groups[0].step(packed, new_keys, new_values, scaling, asked)
         else:
             out = torch.empty_like(packed)
             for group in self.groups:
-                out[group.rows] = group.step(packed, new_keys, new_values, scaling)
+                out[group.rows] = group.step(packed, new_keys, new_values, scaling, asked)
         return out.view(batch, 1, num_heads, head_dim)
 
     @property

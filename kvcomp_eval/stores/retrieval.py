@@ -8,6 +8,8 @@ from typing import Any
 
 from torch import Tensor
 
+from kvcomp_eval.stores.transfer import RowPool
+
 
 class Retriever(ABC):
     """Refills the first slots of S heads during decoding."""
@@ -15,6 +17,11 @@ class Retriever(ABC):
     @abstractmethod
     def refresh(self, queries: Tensor, scaling: float, slots: Any) -> None:
         """Serve one step: queries [S, G, D]; ``slots`` already hold the token at hand."""
+
+    def attend(self, queries: Tensor, scaling: float, slots: Any) -> Tensor:
+        """Attention of the step that was served, [S, G, D]."""
+        output: Tensor = slots.attend(queries, scaling)
+        return output
 
     @abstractmethod
     def positions(self) -> Tensor:
@@ -43,6 +50,20 @@ class Retriever(ABC):
     def reorder(self, source: Tensor) -> None:
         """Head s continues as head ``source[s]`` (beam search); where each step starts anew, there is nothing to do."""
         return
+
+
+class PooledRetriever(Retriever):
+    """A retriever whose entries wait in ``pools``."""
+
+    pools: tuple[RowPool, ...]
+
+    @property
+    def device_bytes(self) -> int:
+        return sum(pool.device_bytes for pool in self.pools)
+
+    @property
+    def host_bytes(self) -> int:
+        return sum(pool.host_bytes for pool in self.pools)
 
 
 class Retrieval(ABC):
