@@ -15,6 +15,7 @@ from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin
 
 from kvcomp_eval.attention import LAYER_KEY
+from kvcomp_eval.inputs import AttentionInputs
 from kvcomp_eval.methods.base import LayerPrefill, Method
 from kvcomp_eval.prompt import Prompt
 from kvcomp_eval.report import CacheReport
@@ -35,6 +36,8 @@ class KVCacheLayer(CacheLayerMixin):
         self._index = index
         self._new: tuple[Tensor, Tensor] | None = None
         self.seen = 0
+        #: Of the pass at hand, for methods that need them.
+        self.inputs: AttentionInputs | None = None
         self.store: HeadStore | None = None
         self.trace: list[Tensor] = []
 
@@ -87,17 +90,25 @@ class KVCacheLayer(CacheLayerMixin):
         if self.store is None:
             output = attention(module, query, key, value, attention_mask, **kwargs)
             self._cache.observe(self._index, query, key, value, scaling)
+            self.inputs = None
             return output
+        asking = self._cache.asking(self._index)
         # A follow-up turn brings several tokens; each is one step, as if it had been generated.
         steps = [
-            self._step(query[:, :, i : i + 1], key[:, :, i : i + 1], value[:, :, i : i + 1], scaling)
+            self._step(
+                query[:, :, i : i + 1],
+                key[:, :, i : i + 1],
+                value[:, :, i : i + 1],
+                scaling,
+                None if asking is None else asking[:, :, i : i + 1],
+            )
             for i in range(query.shape[2])
         ]
         return (steps[0] if len(steps) == 1 else torch.cat(steps, dim=1)), None
 
-    def _step(self, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
+    def _step(self, query: Tensor, key: Tensor, value: Tensor, scaling: float, asking: Tensor | None) -> Tensor:
         assert self.store is not None
-        output = self.store.step(query, key, value, scaling)
+        output = self.store.step(query, key, value, scaling, asking)
         if self._cache.is_traced:
             self.trace.append(self.store.attended())
         return output
@@ -167,6 +178,7 @@ class KVCache(Cache):
         keys, values : Tensor [B, Hkv, N, D]
         """
         copies = self._copies(keys.shape[0])
+        inputs = self.packed_layers[index].inputs
         self._count_full(keys, values)
         for sample, start in enumerate(self.prompt.starts):
             row = sample * copies
@@ -179,6 +191,7 @@ class KVCache(Cache):
                 visual=self.prompt.sample_visual(sample),
                 scaling=scaling,
                 carried=self._carried[sample],
+                inputs=None if inputs is None else inputs.sample(row, start),
             )
             self._observations[sample].append(self.method.observe(view))
         self._waiting.append((keys, values))
@@ -186,6 +199,14 @@ class KVCache(Cache):
             self._pack(first=index + 1 - len(self._waiting), copies=copies)
         if index + 1 == len(self.layers):
             self._finish_prefill(keys.device)
+
+    def asking(self, index: int) -> Tensor | None:
+        """Queries [B, Hq, q, D] by which a layer retrieves at this step, where they are not its own."""
+        if not self.method.needs_inputs:
+            return None
+        current = self.packed_layers[index].inputs
+        assert current is not None
+        return self.method.asking(self.packed_layers[index - 1].inputs if index else None, current)
 
     def _pack(self, first: int, copies: int) -> None:
         """Plan the waiting layers sample by sample, pack them and drop their full keys and values."""
@@ -235,6 +256,9 @@ class KVCache(Cache):
         stores = [layer.store for layer in self.packed_layers if layer.store is not None]
         groups = [group for store in stores for group in store.groups]
         retrievers = [group.retriever for group in groups if group.retriever is not None]
+        rates = [retriever.refresh_rate for retriever in retrievers if retriever.refresh_rate is not None]
+        if rates:
+            self.details["refresh_rate"] = sum(rates) / len(rates)
         assert self._packed_at is not None
         return CacheReport(
             method=self.method.name,

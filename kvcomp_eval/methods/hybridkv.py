@@ -24,12 +24,16 @@ from kvcomp_eval.methods.base import (
     Method,
     check_at_least,
     check_choice,
+    check_share,
 )
+from kvcomp_eval.methods.rcr import RCR
 from kvcomp_eval.scoring.pooling import check_pooling, pool_scores
 from kvcomp_eval.scoring.text_centric import TEXT_ROWS, text_centric_sparsity, text_rows
 from kvcomp_eval.scoring.window import window_scores
-from kvcomp_eval.selection import text_prior_positions
+from kvcomp_eval.selection import text_prior_positions, top_positions
 from kvcomp_eval.stores.chunks import GROUP_RULES, INDEXES, ChunkSpec
+from kvcomp_eval.stores.controller import RateController
+from kvcomp_eval.stores.drift import DriftRetrieval
 from kvcomp_eval.stores.heads import HeadPlan
 
 GROUP_REDUCTIONS = {
@@ -107,6 +111,11 @@ class HybridKV(Method):
     allocation : str
         ``global`` (the paper) or ``layer``: each layer gets an equal total and is packed at once, which lowers
         peak memory; a variant, to be reported as such.
+    refresh : str
+        ``step``: dynamic heads retrieve chunks at every step (the paper); ``rate``: they hold as many single entries
+        and re-select on drift, at the rate ``rho`` (RCR's controller and detector; beyond both papers).
+    rho : float
+        Target share of refreshes with ``refresh=rate``.
     offload : str or bool
         Chunks' keys and values on the host. ``auto``: yes; on a CPU run they are counted as host memory.
     """
@@ -129,6 +138,8 @@ class HybridKV(Method):
     index: str = "mean"
     chunk_score: str = "max_softmax"
     allocation: str = "global"
+    refresh: str = "step"
+    rho: float = 0.4
     offload: str | bool = "auto"
 
     name: ClassVar[str] = "hybridkv"
@@ -153,6 +164,8 @@ class HybridKV(Method):
         check_choice("rounding", self.rounding, ROUNDINGS)
         check_choice("index", self.index, INDEXES)
         check_choice("chunk_score", self.chunk_score, GROUP_RULES)
+        check_choice("refresh", self.refresh, ("step", "rate"))
+        check_share("rho", self.rho)
         check_choice("allocation", self.allocation, ("global", "layer"))
         if self.offload not in ("auto", True, False):
             raise ValueError(f"offload={self.offload!r} is not known; use auto, true or false.")
@@ -186,10 +199,13 @@ class HybridKV(Method):
             }
         )
         heads_per_layer = len(observations[0].sparsity)
-        return [
-            self._layer_plan(layer, budgets, range(i * heads_per_layer, (i + 1) * heads_per_layer), grid)
-            for i, layer in enumerate(observations)
-        ]
+        controller = self._controller(observations)
+        plans = []
+        for i, layer in enumerate(observations):
+            heads = range(i * heads_per_layer, (i + 1) * heads_per_layer)
+            plan = self._layer_plan(layer, budgets, heads, grid)
+            plans.append(plan if controller is None else self._by_rate(plan, layer, i, controller))
+        return plans
 
     def _budgets(self, sparsity: list[float], length: int) -> tuple[HeadTypeBudgets, ChunkGrid, float]:
         """Total entries of these heads, their classes and budgets."""
@@ -238,3 +254,40 @@ class HybridKV(Method):
                 tail = torch.arange(length - grid.tail, length, device=device)
                 plans.append(HeadPlan(tail, spec if retrieves else None))
         return tuple(plans)
+
+    def _controller(self, observations: Sequence[HeadObservation]) -> RateController | None:
+        """One threshold for all dynamic heads of a prompt."""
+        if self.refresh == "step":
+            return None
+        return RateController(
+            tau=RCR.tau,
+            rho=self.rho,
+            gain=RCR.gain,
+            num_layers=len(observations),
+            update="layer",
+            device=observations[0].visual.device,
+        )
+
+    def _by_rate(self, plan: LayerPlan, layer: HeadObservation, index: int, controller: RateController) -> LayerPlan:
+        """The plan with chunk retrieval replaced by as many entries that are re-selected on drift."""
+        dynamic = [head for head, kept in enumerate(plan) if kept.retrieval is not None]
+        heads = list(plan)
+        for head in dynamic:
+            spec, tail = plan[head].retrieval, plan[head].kept
+            assert isinstance(spec, ChunkSpec)
+            retrieval = DriftRetrieval(
+                selected=spec.filled,
+                prefix=spec.covered,
+                candidates=min(spec.covered, int(RCR.candidates * spec.filled)),
+                rank=RCR.rank,
+                centred=False,
+                per_head=True,
+                branching=False,
+                num_kv_heads=len(dynamic),
+                offload=spec.offload,
+                layer=index,
+                initial=top_positions(layer.scores[head, : spec.covered], spec.filled),
+                controller=controller,
+            )
+            heads[head] = HeadPlan(tail, retrieval)
+        return tuple(heads)

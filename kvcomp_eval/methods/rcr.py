@@ -10,11 +10,13 @@ from kvcomp_eval.methods.base import LayerMethod, LayerPlan, LayerPrefill, check
 from kvcomp_eval.methods.snapkv import SnapKV
 from kvcomp_eval.methods.window import WindowMethod
 from kvcomp_eval.stores.controller import UPDATES, RateController
-from kvcomp_eval.stores.drift import DriftProbe, DriftRetrieval
+from kvcomp_eval.stores.drift import DriftRetrieval
 from kvcomp_eval.stores.heads import HeadPlan
+from kvcomp_eval.tracing import TraceFile
 
 INITIAL: dict[str, type[WindowMethod]] = {"bacon": Bacon, "snapkv": SnapKV}
 _CONTROLLER = "rcr controller"
+_TRACE = "rcr trace"
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,8 @@ class RCR(LayerMethod):
         Skip the work where nothing refreshes, at the price of a host synchronisation (same output).
     offload : bool
         Prefix keys and values on the host.
+    trace : str, optional
+        Parquet file for every step's drift, threshold and refreshes (see :mod:`kvcomp_eval.tracing`).
     """
 
     window: int = 32
@@ -65,6 +69,7 @@ class RCR(LayerMethod):
     per_head: bool = False
     branching: bool = False
     offload: bool = True
+    trace: str | None = None
 
     name = "rcr"
     paper = "Rate-Controlled Refresh"
@@ -80,6 +85,7 @@ class RCR(LayerMethod):
         check_share("rho", self.rho)
         if not (self.tau > 0 or self.tau == -1):
             raise ValueError(f"tau={self.tau} must be positive, inf (never refresh), or -1 (always refresh).")
+        _ = self._trace_file  # an unusable file is refused here, not after the prompts
 
     @property
     def least_window(self) -> int:
@@ -89,11 +95,16 @@ class RCR(LayerMethod):
     def _selector(self) -> WindowMethod:
         return INITIAL[self.initial](window=self.window)
 
+    @cached_property
+    def _trace_file(self) -> TraceFile | None:
+        return TraceFile(self.trace) if self.trace else None
+
     def select(self, prefill: LayerPrefill, entries: int) -> LayerPlan:
         window = self.window_for(self.window, prefill.length)
         prefix, selected = prefill.length - window, entries - window
         if prefill.layer == 0:
             prefill.carried[_CONTROLLER] = self._controller(prefill)
+            prefill.carried[_TRACE] = self._trace_file.prompt(prefill.length) if self._trace_file else None
         plans = []
         for plan in self._selector.select(prefill, entries):
             retrieval = DriftRetrieval(
@@ -109,7 +120,7 @@ class RCR(LayerMethod):
                 layer=prefill.layer,
                 initial=plan.kept[:selected],
                 controller=prefill.carried[_CONTROLLER],
-                probe=self._probe(prefill),
+                probe=prefill.carried[_TRACE],
             )
             plans.append(HeadPlan(plan.kept[selected:], retrieval))
         return tuple(plans)
@@ -123,10 +134,6 @@ class RCR(LayerMethod):
             update=self.update,
             device=prefill.keys.device,
         )
-
-    def _probe(self, prefill: LayerPrefill) -> DriftProbe | None:
-        """Who is told about every step."""
-        return None
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -13,8 +13,13 @@ from kvcomp_eval.stores.controller import RateController
 from kvcomp_eval.stores.retrieval import Retrieval, Retriever
 from kvcomp_eval.stores.transfer import make_pool
 
-#: Called with layer, drift and threshold [samples], refreshed [samples] and chosen [S, c].
-DriftProbe = Callable[[int, Tensor, Tensor, Tensor, Tensor], None]
+
+class DriftProbe(Protocol):
+    """Told about one sample's first selection of a layer [Hkv, c], and about every step of it."""
+
+    def start(self, layer: int, chosen: Tensor) -> None: ...
+
+    def __call__(self, layer: int, drift: Tensor, tau: Tensor, refreshed: Tensor, chosen: Tensor) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -46,7 +51,7 @@ class DriftRetrieval(Retrieval):
     controller : RateController
         Of the sample.
     probe : DriftProbe, optional
-        Told about every step.
+        Told about every step of the sample.
     """
 
     selected: int
@@ -79,7 +84,8 @@ class DriftRetrieval(Retrieval):
                 "must be 1."
             )
         chosen = torch.stack([member.initial for member in members])
-        return DriftRetriever(self, controllers, chosen, keys, values, slots)
+        probes = [member.probe for member in members[:: self.num_kv_heads] if member.probe is not None]
+        return DriftRetriever(self, controllers, chosen, keys, values, slots, probes)
 
 
 class DriftRetriever(Retriever):
@@ -99,15 +105,19 @@ class DriftRetriever(Retriever):
         keys: Tensor,
         values: Tensor,
         slots: Any,
+        probes: Sequence[DriftProbe] = (),
     ) -> None:
         self.spec = spec
         self.chosen = chosen
+        self._probes = probes
         self._controllers = controllers
         self._detector = Detector.of(keys, spec.rank, spec.centred)
         self._keys = make_pool(keys, spec.offload)
         self._values = make_pool(values, spec.offload)
         self._keys.fetch(chosen, slots.keys[:, : spec.selected])
         self._values.fetch(chosen, slots.values[:, : spec.selected])
+        for sample, probe in enumerate(probes):
+            probe.start(spec.layer, chosen[sample * spec.num_kv_heads : (sample + 1) * spec.num_kv_heads])
 
     def refresh(self, queries: Tensor, scaling: float, slots: Any) -> None:
         spec, count = self.spec, self.spec.selected
@@ -127,8 +137,9 @@ class DriftRetriever(Retriever):
             controller.observe(share)
         if not spec.branching or bool(triggered.any()):
             self._reselect(queries, prefix, others, mass, triggered.flatten(), slots)
-        if spec.probe is not None:
-            spec.probe(spec.layer, drift.mean(1), threshold, refreshed, self.chosen)
+        for sample, probe in enumerate(self._probes):
+            heads = slice(sample * spec.num_kv_heads, (sample + 1) * spec.num_kv_heads)
+            probe(spec.layer, drift[sample].mean(), threshold[sample], refreshed[sample], self.chosen[heads])
 
     def _reselect(
         self, queries: Tensor, prefix: Tensor, others: Tensor, mass: Tensor, triggered: Tensor, slots: Any
@@ -174,6 +185,10 @@ class DriftRetriever(Retriever):
         # Exact scoring reads every key at every step, refreshed or not.
         refreshes = rates if self.spec.rank else len(self._controllers)
         return self.spec.num_kv_heads * (keys * refreshes + self.spec.selected * rates)
+
+    @property
+    def refresh_rate(self) -> float:
+        return sum(controller.rate for controller in self._controllers) / len(self._controllers)
 
     def reorder(self, source: Tensor) -> None:
         raise ValueError("Rate-controlled refresh keeps one threshold per prompt, so num_beams must be 1.")

@@ -85,7 +85,11 @@ class RandomRetriever(Retriever):
 
     @property
     def reads_per_step(self) -> float:
-        return 2 * self._heads * self.spec.selected * self._refreshes / max(1, self._steps)
+        return 2 * self._heads * self.spec.selected * self.refresh_rate
+
+    @property
+    def refresh_rate(self) -> float:
+        return self._refreshes / max(1, self._steps)
 
     def reorder(self, source: Tensor) -> None:
         raise ValueError("random_refresh draws for one answer per prompt, so num_beams must be 1.")

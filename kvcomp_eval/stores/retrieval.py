@@ -47,6 +47,11 @@ class Retriever(ABC):
     def reads_per_step(self) -> float:
         """Key and value vectors that a step takes from the pools, over all S heads, mean so far."""
 
+    @property
+    def refresh_rate(self) -> float | None:
+        """Share of steps that chose anew, where a method decides about it."""
+        return None
+
     def reorder(self, source: Tensor) -> None:
         """Head s continues as head ``source[s]`` (beam search); where each step starts anew, there is nothing to do."""
         return

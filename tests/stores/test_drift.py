@@ -189,6 +189,6 @@ def test_beams_are_refused():
 
 def test_every_sample_steers_its_own_threshold():
     """Two samples with the same queries and different keys."""
-    retriever, slots, keys, values, controls = make_retriever(samples=2)
+    retriever, slots, *_, controls = make_retriever(samples=2)
     decode(retriever, slots, samples=2)
     assert controls[0].rate != controls[1].rate

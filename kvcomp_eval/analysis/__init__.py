@@ -1,0 +1,1 @@
+"""Analyses of what a method did while decoding."""
