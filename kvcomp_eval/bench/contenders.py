@@ -86,7 +86,14 @@ class Contender:
 
 
 def make_contenders(names: Sequence[str], budget: float, **parameters: dict[str, Any]) -> list[Contender]:
-    """Contenders by name; ``parameters`` holds hyper-parameters per method.
+    """Contenders by name.
+
+    Parameters
+    ----------
+    budget : float
+        ``budget_ratio`` up to 1, ``budget_entries`` above.
+    parameters : dict
+        Hyper-parameters by method.
 
     Raises
     ------
@@ -100,10 +107,14 @@ def make_contenders(names: Sequence[str], budget: float, **parameters: dict[str,
             raise ValueError(f"Contender {name!r} is not known; use some of {', '.join(allowed)}.")
         method = None
         if name != STOCK:
-            given = parameters.get(name, {}) | ({} if name == FULL else {"budget_ratio": budget})
+            given = parameters.get(name, {}) | ({} if name == FULL else _budget(budget))
             method = make_method(name, **given)
         contenders.append(Contender(name, method))
     return contenders
+
+
+def _budget(budget: float) -> dict[str, float]:
+    return {"budget_ratio": budget} if budget <= 1 else {"budget_entries": int(budget)}
 
 
 def _no_attention(module: Any, query: Tensor, *_: Any, **__: Any) -> tuple[Tensor, None]:

@@ -67,7 +67,7 @@ def measure_decode(
     ----------
     names : sequence of str
     budget : float
-        ``budget_ratio`` of the compressing methods.
+        ``budget_ratio`` of the compressing methods, ``budget_entries`` above 1.
     steps, warmup : int
         Timed steps, and steps before them that are not counted.
     bandwidth : float

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import torch
 
@@ -27,7 +30,9 @@ def measure_prefill(
 ) -> list[Measurement]:
     """Prefill cost of every contender: one forward of the prompt, as ``generate`` runs it, contenders interleaved."""
     model = build_backbone(shape, DTYPES[dtype], length + 1, seed)
-    contenders = make_contenders(names, budget, **PARAMETERS)
+    with TemporaryDirectory() as folder:
+        parameters = PARAMETERS | {"sparsemm": {"head_scores": _uniform_scores(shape, Path(folder))}}
+        contenders = make_contenders(names, budget, **parameters)
     prompt = image_prompt(length)
     tokens = torch.randint(shape.vocabulary, (1, length), generator=torch.Generator().manual_seed(seed))
     positions = torch.arange(length)[None]
@@ -54,3 +59,10 @@ def measure_prefill(
         )
         for contender in contenders
     ]
+
+
+def _uniform_scores(shape: Shape, folder: Path) -> str:
+    """Head scores for SparseMM; which heads score high does not matter for its cost."""
+    file = folder / "heads.json"
+    file.write_text(json.dumps({"scores": [[1.0] * shape.query_heads] * shape.layers}))
+    return str(file)

@@ -34,6 +34,7 @@ class AdaKV(WindowMethod):
 
     name = "adakv"
     paper = "arXiv 2407.11550"
+    varies = "head"
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -77,6 +77,7 @@ class Bacon(WindowMethod):
 
     name = "bacon"
     paper = "arXiv 2606.14782"
+    varies = "as its backbone"
 
     def __post_init__(self) -> None:
         super().__post_init__()

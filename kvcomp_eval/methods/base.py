@@ -75,6 +75,14 @@ class Method(ABC):
     name: ClassVar[str]
     #: Citation.
     paper: ClassVar[str]
+    #: ``method``, or ``reference`` for floors, oracles and the full cache.
+    kind: ClassVar[Literal["method", "reference"]] = "method"
+    #: What the budget differs by.
+    varies: ClassVar[str] = "-"
+    #: What happens to evicted entries at prefill.
+    merges: ClassVar[bool] = False
+    #: What a decode step does beside adding its token.
+    decoding: ClassVar[str] = "-"
     #: ``layer``: each layer is packed as soon as it ran; ``global``: all after the last one.
     scope: ClassVar[Literal["layer", "global"]] = "layer"
     #: The attention modules' inputs are handed over, prompt (``LayerPrefill.inputs``) and decode steps (`asking`).

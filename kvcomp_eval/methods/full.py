@@ -19,6 +19,7 @@ class Full(Method):
 
     name = "full"
     paper = "-"
+    kind = "reference"
 
     def __post_init__(self) -> None:
         super().__post_init__()

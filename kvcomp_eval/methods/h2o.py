@@ -40,6 +40,7 @@ class H2O(LayerMethod):
 
     name = "h2o"
     paper = "arXiv 2306.14048"
+    decoding = "evict, if decode=rolling"
 
     def __post_init__(self) -> None:
         super().__post_init__()

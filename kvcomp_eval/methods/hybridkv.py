@@ -144,6 +144,8 @@ class HybridKV(Method):
 
     name: ClassVar[str] = "hybridkv"
     paper: ClassVar[str] = "arXiv 2604.05887"
+    varies = "layer, head"
+    decoding = "retrieve chunks"
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -36,6 +36,7 @@ class InfiniGen(RetrievingMethod):
 
     name = "infinigen"
     paper = "arXiv 2406.19707"
+    decoding = "retrieve tokens"
     needs_inputs = True
 
     def __post_init__(self) -> None:

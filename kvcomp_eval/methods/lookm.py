@@ -43,6 +43,7 @@ class LookM(LayerMethod):
 
     name = "lookm"
     paper = "arXiv 2406.18139"
+    merges = True
 
     def __post_init__(self) -> None:
         super().__post_init__()

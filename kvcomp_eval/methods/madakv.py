@@ -43,6 +43,7 @@ class MadaKV(LayerMethod):
 
     name = "madakv"
     paper = "arXiv 2506.15724 (re-implementation from description)"
+    varies = "layer, head, modality"
 
     def __post_init__(self) -> None:
         super().__post_init__()

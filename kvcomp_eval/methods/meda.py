@@ -40,6 +40,8 @@ class Meda(SpreadMethod):
 
     name = "meda"
     paper = "arXiv 2502.17599"
+    varies = "layer"
+    merges = True
 
     def __post_init__(self) -> None:
         super().__post_init__()

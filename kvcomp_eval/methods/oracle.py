@@ -50,6 +50,7 @@ class PrefillOracle(LayerMethod):
 
     name = "prefill_oracle"
     paper = "Rate-Controlled Refresh (oracle)"
+    kind = "reference"
 
     def __post_init__(self) -> None:
         super().__post_init__()

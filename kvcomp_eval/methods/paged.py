@@ -72,6 +72,7 @@ class Quest(PagedMethod):
 
     name = "quest"
     paper = "arXiv 2406.10774"
+    decoding = "retrieve pages"
 
     @property
     def _index(self) -> str:
@@ -88,6 +89,7 @@ class ArkVale(PagedMethod):
 
     name = "arkvale"
     paper = "NeurIPS 2024"
+    decoding = "retrieve pages"
 
     @property
     def _index(self) -> str:
@@ -111,6 +113,7 @@ class FreeKV(PagedMethod):
 
     name = "freekv"
     paper = "arXiv 2505.13109"
+    decoding = "retrieve pages"
 
     @property
     def _index(self) -> str:

@@ -31,6 +31,7 @@ class PyramidKV(WindowMethod):
 
     name = "pyramidkv"
     paper = "arXiv 2406.02069"
+    varies = "layer"
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -28,6 +28,7 @@ class Random(LayerMethod):
 
     name = "random"
     paper = "-"
+    kind = "reference"
 
     def __post_init__(self) -> None:
         super().__post_init__()

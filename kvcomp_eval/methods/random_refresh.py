@@ -34,6 +34,8 @@ class RandomRefresh(LayerMethod):
 
     name = "random_refresh"
     paper = "-"
+    kind = "reference"
+    decoding = "re-select at random"
 
     def __post_init__(self) -> None:
         super().__post_init__()

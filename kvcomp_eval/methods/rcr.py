@@ -73,6 +73,7 @@ class RCR(LayerMethod):
 
     name = "rcr"
     paper = "Rate-Controlled Refresh"
+    decoding = "re-select on drift"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -149,3 +150,5 @@ class Exact(RCR):
 
     name = "exact"
     paper = "Rate-Controlled Refresh (oracle)"
+    kind = "reference"
+    decoding = "re-select every step"

@@ -35,6 +35,7 @@ METHODS = {
     "arkvale": ("kvcomp_eval.methods.paged", "ArkVale"),
     "freekv": ("kvcomp_eval.methods.paged", "FreeKV"),
     "infinigen": ("kvcomp_eval.methods.infinigen", "InfiniGen"),
+    "shadowkv": ("kvcomp_eval.methods.shadowkv", "ShadowKV"),
     "random": ("kvcomp_eval.methods.random", "Random"),
 }
 

@@ -37,6 +37,7 @@ class SparseMM(WindowMethod):
 
     name = "sparsemm"
     paper = "arXiv 2506.05344"
+    varies = "layer, head"
 
     def __post_init__(self) -> None:
         super().__post_init__()

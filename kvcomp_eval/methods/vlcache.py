@@ -38,6 +38,7 @@ class VLCache(SpreadMethod):
 
     name = "vlcache"
     paper = "arXiv 2410.23317"
+    varies = "layer"
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -50,6 +51,7 @@ class RandomRetriever(Retriever):
     def __init__(self, spec: RandomRetrieval, keys: Tensor, values: Tensor, slots: Any) -> None:
         self.spec = spec
         self._generator = torch.Generator().manual_seed(spec.seed)
+        self._coin = random.Random(spec.seed)
         self._keys = make_pool(keys, spec.offload)
         self._values = make_pool(values, spec.offload)
         self._heads, self._device = len(keys), keys.device
@@ -58,7 +60,7 @@ class RandomRetriever(Retriever):
 
     def refresh(self, queries: Tensor, scaling: float, slots: Any) -> None:
         self._steps += 1
-        if torch.rand((), generator=self._generator) < self.spec.rate:
+        if self._coin.random() < self.spec.rate:
             self._refreshes += 1
             self._draw(slots)
 
