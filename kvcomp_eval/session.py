@@ -42,6 +42,7 @@ class Session:
         self._defaults = getattr(model, "generation_config", None)
         self._keyword = cache_keyword(model)
         self._generate = model.generate
+        self._device = model.device
         self._is_traced = trace
         self.method = method
         self.last_cache: KVCache | None = None
@@ -85,6 +86,19 @@ class Session:
             )
         self._last_report = cache.report()
         return output
+
+    def read(self, method: Method, input_ids: Any) -> KVCache:
+        """The cache of another method after the model has read a text [1, N]."""
+        input_ids = input_ids.to(self._device)
+        cache = self.new_cache(input_ids, method=method)
+        self._generate(
+            input_ids=input_ids,
+            attention_mask=input_ids.new_ones(input_ids.shape),
+            max_new_tokens=1,
+            do_sample=False,
+            **{self._keyword: cache},
+        )
+        return cache
 
     def new_cache(
         self,
@@ -154,14 +168,16 @@ def attach(model: Any, method: Method, prefill: str = "sdpa", trace: bool = Fals
     session = Session(model, method, trace)
     previous = text_config(model)._attn_implementation
     set_text_attention(model, backend.registered_name)
-    model.generate = session.generate
-    hooks = _hand_over_inputs(model) if method.needs_inputs else []
+    hooks: list[Any] = []
     try:
+        session.method = method.calibrated(model.config, session.read)
+        model.generate = session.generate
+        hooks += _hand_over_inputs(model) if method.needs_inputs else []
         yield session
     finally:
         for hook in hooks:
             hook.remove()
-        del model.generate
+        vars(model).pop("generate", None)
         set_text_attention(model, previous)
 
 
@@ -184,7 +200,7 @@ def _require_full_attention(model: Any) -> None:
     config = text_config(model)
     kinds = set(getattr(config, "layer_types", None) or ())
     sliding = "sliding_attention" in kinds
-    if not kinds and getattr(config, "use_sliding_window", True):
+    if not kinds:  # Mistral's configuration says it by the window alone
         sliding = getattr(config, "sliding_window", None) is not None
     if sliding:
         raise ValueError(

@@ -35,7 +35,7 @@ def build_parser() -> argparse.ArgumentParser:
             default=["stock", "full", "snapkv", "hybridkv"],
             help="'stock' and names of registered methods (default: %(default)s)",
         )
-        command.add_argument("--budget", type=float, default=0.1, help="budget_ratio of the methods, or budget_entries above 1")
+        command.add_argument("--budget", type=float, default=0.1, help="budget_ratio, or entries above 1 (%(default)s)")
         command.add_argument("--lengths", type=int, nargs="+", default=_LENGTHS[name], help="prompt tokens")
         command.add_argument("--dtypes", nargs="+", choices=tuple(DTYPES), default=list(DTYPES))
         command.add_argument("--repeats", type=int, default=_REPEATS[name], help="timed repetitions (%(default)s)")
