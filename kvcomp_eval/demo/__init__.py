@@ -11,3 +11,8 @@ from pathlib import Path
 def path() -> Path:
     """Return the folder of the trained model, for the ordinary ``from_pretrained``."""
     return Path(__file__).parent / "weights"
+
+
+def head_scores_path() -> Path:
+    """Return the file of the trained model's visual-head scores; ``kvcomp-eval heads --model demo`` makes it."""
+    return Path(__file__).parent / "head_scores.json"

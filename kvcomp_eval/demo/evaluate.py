@@ -20,9 +20,12 @@ from PIL import Image
 from tqdm import tqdm
 from transformers import AutoProcessor, Qwen2_5_VLForConditionalGeneration
 
+from kvcomp_eval import attach, make_method
 from kvcomp_eval.demo import path
 from kvcomp_eval.demo.heldout import TASKS, document, render_images
 from kvcomp_eval.demo.metrics import rouge_l, score
+from kvcomp_eval.demo.prompts import LABELS
+from kvcomp_eval.session import Session
 
 MAX_NEW_TOKENS = {"vqa": 48, "describe": 224, "across": 64}
 
@@ -40,13 +43,18 @@ class Demo:
         model = Qwen2_5_VLForConditionalGeneration.from_pretrained(folder, dtype=torch.float32).eval()
         return cls(model, AutoProcessor.from_pretrained(folder))
 
+    def messages(self, doc: dict[str, Any]) -> list[dict[str, Any]]:
+        """Return the chat of one document: each image behind its label, then the question."""
+        content: list[dict[str, str]] = []
+        for label in LABELS[: doc["images"]]:
+            content += [{"type": "text", "text": label}, {"type": "image"}]
+        content.append({"type": "text", "text": doc["question"]})
+        return [{"role": "user", "content": content}]
+
     def inputs(self, doc: dict[str, Any]) -> dict[str, torch.Tensor]:
         """Return the model inputs of one document."""
         images = [Image.fromarray(image) for image in render_images(doc)]
-        content = [{"type": "image"}] * len(images) + [{"type": "text", "text": doc["question"]}]
-        text = self.processor.apply_chat_template(
-            [{"role": "user", "content": content}], add_generation_prompt=True, tokenize=False
-        )
+        text = self.processor.apply_chat_template(self.messages(doc), add_generation_prompt=True, tokenize=False)
         return dict(self.processor(text=[text], images=images, return_tensors="pt"))
 
     @torch.inference_mode()
@@ -59,28 +67,37 @@ class Demo:
 
 
 @contextlib.contextmanager
-def configured(demo: Demo, method: str, ratio: float) -> Iterator[None]:
-    """Compress inside the block; the method "full" at ratio 1 is the stock cache."""
+def configured(demo: Demo, method: str, ratio: float, **parameters: Any) -> Iterator[Session | None]:
+    """Compress inside the block; the method "full" at ratio 1 is the stock cache, without a session."""
     if method == "full":
-        yield
+        yield None
         return
-    from kvcomp_eval import attach, make_method
-
-    with attach(demo.model, make_method(method, budget_ratio=ratio)):
-        yield
+    with attach(demo.model, make_method(method, budget_ratio=ratio, **parameters)) as session:
+        yield session
 
 
 def evaluate(
-    demo: Demo, task: str, limit: int, methods: list[tuple[str, float]], show: Callable[..., Any] = tqdm
+    demo: Demo,
+    task: str,
+    limit: int,
+    methods: list[tuple[str, float]],
+    show: Callable[..., Any] = tqdm,
+    **parameters: Any,
 ) -> dict[tuple[str, float], dict[str, float]]:
-    """Return the mean of every metric per (method, budget ratio)."""
+    """Return the mean of every metric per (method, budget ratio), and the realised share of a full cache's bytes.
+
+    ``parameters`` holds hyper-parameters by method name.
+    """
     docs = [document(task, index) for index in range(limit)]
     references: list[str] = []
     results = {}
     for method, ratio in methods:
         sums: dict[str, list[float]] = defaultdict(list)
-        with configured(demo, method, ratio):
-            answers = [demo.answer(doc) for doc in show(docs, desc=f"{task} {method} {ratio:g}", leave=False)]
+        answers = []
+        with configured(demo, method, ratio, **parameters.get(method, {})) as session:
+            for doc in show(docs, desc=f"{task} {method} {ratio:g}", leave=False):
+                answers.append(demo.answer(doc))
+                sums["bytes"].append(1.0 if session is None else session.last_report.realised_ratio)
         references = references or answers
         for doc, answer, reference in zip(docs, answers, references, strict=True):
             scores = score(doc, answer)

@@ -80,9 +80,9 @@ def prefix_positions(images: int, grid: int) -> torch.Tensor:
     parts = [torch.arange(2).expand(3, 2)]  # <|im_start|> user
     start = 2
     for _ in range(images):
-        parts.append(torch.full((3, 1), start))
-        parts.append(raster.reshape(3, -1) + start + 1)
-        start += 1 + side
+        parts.append(torch.arange(start, start + 3).expand(3, 3))  # label (two words), <|vision_start|>
+        parts.append(raster.reshape(3, -1) + start + 3)
+        start += 3 + side
         parts.append(torch.full((3, 1), start))
         start += 1
     return torch.cat(parts, dim=1)

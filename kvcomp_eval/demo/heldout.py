@@ -50,8 +50,12 @@ def document(task: str, index: int) -> dict[str, Any]:
     }
 
 
+def document_scenes(doc: dict[str, Any]) -> list[Scene]:
+    """Return what the document's images show."""
+    return _scenes(_generator(doc["task"], doc["index"]), doc["images"])
+
+
 def render_images(doc: dict[str, Any]) -> list[np.ndarray]:
     """Return the document's images, uint8 [280, 280, 3] each."""
-    scenes = _scenes(_generator(doc["task"], doc["index"]), doc["images"])
     rng = np.random.default_rng([HELD_OUT_SPLIT, list(TASKS).index(doc["task"]), doc["index"], 1])
-    return [render(scene, rng) for scene in scenes]
+    return [render(scene, rng) for scene in document_scenes(doc)]

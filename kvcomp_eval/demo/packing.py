@@ -15,13 +15,13 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from kvcomp_eval.demo.build import END, IMAGE, PIXEL_MEAN, PIXEL_STD, START, VISION_END, VISION_START
-from kvcomp_eval.demo.prompts import make_question
+from kvcomp_eval.demo.prompts import LABELS, make_question
 from kvcomp_eval.demo.scenes import Scene, random_scene, render
 
 PATCH, MERGE, TEMPORAL = 14, 2, 2
 IGNORE = -100
 # Kinds that are drawn for each sample, by group of similar segment length.
-SHORT_KINDS = ("what", "what", "what", "what", "colour", "shape")
+SHORT_KINDS = (*("what",) * 6, "colour", "shape")
 MEDIUM_KINDS = ("row", "row", "across")
 LONG_KINDS = ("describe", "describe")
 
@@ -71,7 +71,8 @@ def patchify(images: np.ndarray) -> torch.Tensor:
 def prefix_ids(tokenizer: PreTrainedTokenizerBase, images: int, grid: int) -> list[int]:
     """Token ids of the chat prompt up to and including the last image."""
     picture = f"{VISION_START}{IMAGE * (MERGE * grid) ** 2}{VISION_END}"
-    return list(tokenizer(f"{START}user {picture * images}").input_ids)
+    labelled = "".join(f" {label}{picture}" for label in LABELS[:images])
+    return list(tokenizer(f"{START}user{labelled}").input_ids)
 
 
 def segment_ids(tokenizer: PreTrainedTokenizerBase, question: str, answer: str) -> tuple[list[int], list[int]]:

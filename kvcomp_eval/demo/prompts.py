@@ -17,6 +17,8 @@ from kvcomp_eval.demo.scenes import COLOURS, SHAPES, SIZES, Scene
 ROWS = ("first", "second", "third", "fourth", "fifth")
 COLUMNS = ("one", "two", "three", "four", "five")
 IMAGES = ("1", "2", "3", "4", "5", "6", "7", "8")
+# Stands before each picture: without it the model must count pictures, which it learns very slowly.
+LABELS = tuple(f"image {name}" for name in IMAGES)
 
 QUESTIONS = {
     "what": "which object is in the {row} row , column {column} , of image {image} ?",

@@ -30,7 +30,7 @@ COLOUR_VALUES = np.array(
     dtype=np.float32,
 )
 # Half of an object's extent in pixels, per size: lower and upper bound of the jitter.
-HALF_EXTENT = ((8.0, 11.0), (17.0, 21.0))
+HALF_EXTENT = ((10.0, 13.0), (18.0, 22.0))
 EMPTY = -1
 
 

@@ -39,21 +39,19 @@ class Stage:
     text: bool = True
     vision: bool = True
     describe_share: float = 0.6
-    short_weight: float = 1.0
+    short_weight: float = 3.0
 
 
-_GRID_5 = ((2, 5, 5), (2, 6, 5), (1, 7, 5), (2, 5, 4))
+_GRID_5 = ((2, 5, 5), (2, 6, 5), (1, 7, 5), (3, 3, 5))
 SCHEDULE = (
-    Stage("vision", 300, ((10, 1, 4), (6, 1, 5)), 1.5e-3, 1e-4, text=False),
-    Stage("grid 2", 250, ((5, 1, 2),), 2e-3, vision=False, describe_share=1.0),
-    Stage("grid 2-3", 200, ((4, 1, 3), (4, 2, 2), (3, 2, 3)), 2e-3, vision=False, describe_share=1.0),
-    Stage("grid 3-4", 200, ((2, 3, 3), (2, 2, 4), (2, 4, 4)), 2e-3, vision=False, describe_share=1.0),
-    Stage("images", 250, ((4, 4, 2), (3, 7, 2), (3, 1, 5), (2, 3, 3)), 2e-3, vision=False, describe_share=1.0),
-    Stage("grid 3-5", 150, ((2, 6, 3), (2, 4, 4), (2, 2, 5)), 2e-3, vision=False, describe_share=1.0),
-    Stage("grid 5", 350, (*_GRID_5[:3], (2, 3, 5), _GRID_5[3]), 2e-3, 1.015e-3, vision=False, short_weight=3.0),
-    # The shipped weights end here (step 1700); the rest is what training still needs, see MODEL_CARD.md.
-    Stage("which image", 150, ((4, 4, 2), (3, 7, 2), (2, 5, 3), (1, 6, 5)), 2e-3, vision=False, short_weight=3.0),
-    Stage("grid 5 again", 500, _GRID_5, 2e-3, 3e-5, vision=False, short_weight=3.0),
+    Stage("vision", 1000, ((16, 1, 2), (10, 1, 3), (6, 1, 4), (4, 1, 5)), 3e-3, 3e-4, text=False),
+    Stage("grid 2", 200, ((8, 1, 2), (6, 2, 2)), 2e-3, vision=False, describe_share=1.0),
+    Stage("grid 3", 250, ((6, 1, 3), (4, 2, 3), (5, 3, 2)), 2e-3, vision=False, describe_share=1.0),
+    Stage("grid 4", 250, ((4, 1, 4), (3, 2, 4), (3, 3, 3)), 2e-3, vision=False, describe_share=1.0),
+    Stage("grid 5", 400, ((3, 1, 5), (2, 3, 5), (2, 4, 4), (3, 2, 5)), 2e-3, vision=False),
+    Stage("many images", 350, ((2, 5, 5), (2, 6, 5), (1, 7, 5)), 2e-3, 1.138125e-3, vision=False),
+    Stage("many images, again", 400, _GRID_5, 1.2e-3, 8.62857e-4, vision=False),
+    Stage("rows and descriptions", 1050, _GRID_5, 8.6e-4, 1e-5, vision=False, short_weight=1.0),
 )
 
 

@@ -65,7 +65,12 @@ class Trainer:
         self.heads = torch.nn.Linear(hidden, sum(HEADS))
         self.index_head = torch.nn.Linear(hidden, len(IMAGES))
         parameters = [*self.model.parameters(), *self.heads.parameters(), *self.index_head.parameters()]
-        matrices = [p for p in self.model.model.language_model.layers.parameters() if p.ndim == 2]
+        blocks = (
+            self.model.model.language_model.layers,
+            self.model.model.visual.blocks,
+            self.model.model.visual.merger,
+        )
+        matrices = [p for block in blocks for p in block.parameters() if p.ndim == 2]
         others = [p for p in parameters if all(p is not matrix for matrix in matrices)]
         self.parameters = matrices + others
         decay = config.weight_decay

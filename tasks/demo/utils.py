@@ -9,6 +9,7 @@ from lmms_eval.api.task import ConfigurableMessagesTask
 from PIL import Image
 
 from kvcomp_eval.demo import heldout, metrics
+from kvcomp_eval.demo.prompts import LABELS
 
 DOCUMENTS = 200
 
@@ -40,8 +41,10 @@ def doc_to_text(doc: dict[str, Any], lmms_eval_specific_kwargs: dict[str, Any] |
 def doc_to_messages(
     doc: dict[str, Any], lmms_eval_specific_kwargs: dict[str, Any] | None = None
 ) -> list[dict[str, Any]]:
-    """Return one user turn: all images, then the question."""
-    content: list[dict[str, Any]] = [{"type": "image", "url": image} for image in doc_to_visual(doc)]
+    """Return one user turn: each image behind its label, then the question."""
+    content: list[dict[str, Any]] = []
+    for label, image in zip(LABELS, doc_to_visual(doc), strict=False):
+        content += [{"type": "text", "text": label}, {"type": "image", "url": image}]
     content.append({"type": "text", "text": doc["question"]})
     return [{"role": "user", "content": content}]
 

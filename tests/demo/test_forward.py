@@ -59,7 +59,14 @@ def test_packed_forward_is_the_stock_forward(model, processor, images, grid):
 
 
 def test_prefix_is_what_the_chat_template_gives(processor):
-    message = {"role": "user", "content": [{"type": "image"}] * 2 + [{"type": "text", "text": "describe image 2 ."}]}
+    content = [
+        {"type": "text", "text": "image 1"},
+        {"type": "image"},
+        {"type": "text", "text": "image 2"},
+        {"type": "image"},
+        {"type": "text", "text": "describe image 2 ."},
+    ]
+    message = {"role": "user", "content": content}
     prompt = processor.apply_chat_template([message], add_generation_prompt=True, tokenize=False)
     pictures = [Image.new("RGB", (112, 112))] * 2
     ids = processor(text=[prompt], images=pictures, return_tensors="pt").input_ids[0].tolist()

@@ -35,19 +35,28 @@ def test_architecture_is_what_the_card_says(loaded):
     assert text.hidden_size // text.num_attention_heads == 32
 
 
-@pytest.mark.parametrize(("task", "metric", "limit"), [("vqa", "accuracy", 12), ("describe", "object_accuracy", 2)])
-def test_held_out_scores_are_those_of_the_card(loaded, task, metric, limit):
-    """The interim weights are not trained to the end: the card says how far, and this holds it to that."""
+@pytest.mark.parametrize(
+    ("task", "metric", "limit", "least"),
+    [("vqa", "accuracy", 20, 0.95), ("describe", "object_accuracy", 4, 0.95), ("across", "object_accuracy", 6, 0.9)],
+)
+def test_held_out_scores_are_those_of_the_card(loaded, task, metric, limit, least):
     from kvcomp_eval.demo.evaluate import evaluate
 
     scores = evaluate(loaded, task, limit, [("full", 1.0)])["full", 1.0]
-    assert 0.05 <= scores[metric] <= 0.6
-    assert scores["rouge_l"] >= 0.4
+    assert scores[metric] >= least
+    assert scores["rouge_l"] >= 0.9
+
+
+def test_compression_shows(loaded):
+    """Descriptions need the whole image: at 10 % what one selection keeps is not enough."""
+    from kvcomp_eval.demo.evaluate import evaluate
+
+    scores = evaluate(loaded, "describe", 3, [("full", 1.0), ("snapkv", 0.1)])
+    assert scores["snapkv", 0.1]["object_accuracy"] < scores["full", 1.0]["object_accuracy"] - 0.2
 
 
 def test_prompt_is_in_the_promised_range(loaded):
     from kvcomp_eval.demo.heldout import document
 
-    for index, length in ((0, 530), (5, 632)):
-        prompt = loaded.inputs(document("vqa", index))["input_ids"].shape[1]
-        assert prompt == length
+    lengths = {document("vqa", i)["images"]: loaded.inputs(document("vqa", i))["input_ids"].shape[1] for i in (0, 5)}
+    assert lengths == {5: 540, 6: 644}
