@@ -128,7 +128,7 @@ def qwen_video(element: dict[str, Any], patch_size: int) -> tuple[torch.Tensor, 
     reader = open_video(element["video"])
     start, end, count = calculate_video_frame_range(element, len(reader), reader.fps)
     indices = qwen_frame_indices(element, start, end, count, reader.fps)
-    frames = torch.from_numpy(reader.frames(indices)).permute(0, 3, 1, 2)
+    frames = torch.from_numpy(_decode(reader, element["video"], indices)).permute(0, 3, 1, 2)
     metadata = {
         "fps": reader.fps,
         "frames_indices": indices,
@@ -161,7 +161,18 @@ def llava_video(
     reader = open_video(url)
     limits = {"video_start": start_time, "video_end": end_time}
     start, end, _ = calculate_video_frame_range(limits, len(reader), reader.fps)
-    return reader.frames(np.linspace(start, end, max_frames, dtype=int).tolist())
+    return _decode(reader, url, np.linspace(start, end, max_frames, dtype=int).tolist())
+
+
+def _decode(reader: VideoReader, path: str, indices: list[int]) -> np.ndarray:
+    """Read frames; the decoders' own errors name neither the file nor what to do."""
+    try:
+        return reader.frames(indices)
+    except Exception as error:
+        reason = str(error).partition("\n")[0]
+        raise ValueError(
+            f"Video {path!r} is damaged, its frames cannot be decoded; fetch it again ({reason})."
+        ) from error
 
 
 def _qwen_frame_size(element: dict[str, Any], shape: tuple[int, ...], factor: int) -> tuple[int, int]:
