@@ -5,6 +5,7 @@ Nothing given is ignored: every name must belong to the wrapper or to the method
 
 from __future__ import annotations
 
+import os
 import types
 import typing
 from collections.abc import Iterable, Mapping
@@ -16,6 +17,8 @@ from kvcomp_eval.methods.registry import convert, make_method, method_names, met
 
 ATTENTIONS = ("sdpa", "flash_attention_2", "eager")
 DTYPES = ("auto", "float32", "bfloat16", "float16")
+#: Values of ``reference`` that are not a folder.
+AUTO, OFF, ONLY = "auto", "off", "only"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +44,10 @@ class Arguments:
         Passed to ``from_pretrained``.
     report_path : str, optional
         JSON-lines file to which one line per answer is appended: document, bytes held, times, tokens.
+    reference : str
+        What becomes of the uncompressed answers to the same requests, which fidelity tasks compare with: ``off``: none;
+        ``auto``: kept in the user's cache, those that it lacks are generated first; ``only``: likewise, and they are
+        the answers of this run; a folder: as ``auto``, kept there.
     """
 
     pretrained: str
@@ -52,6 +59,7 @@ class Arguments:
     attn: str = "sdpa"
     trust_remote_code: bool = False
     report_path: str | None = None
+    reference: str = OFF
 
     def __post_init__(self) -> None:
         if self.attn not in ATTENTIONS:
@@ -60,6 +68,12 @@ class Arguments:
             raise ValueError(f"dtype={self.dtype!r} is not known; use one of {', '.join(DTYPES)}.")
         if self.batch_size < 1:
             raise ValueError(f"batch_size={self.batch_size} must be at least 1.")
+        is_folder = os.sep in self.reference and not os.path.isfile(self.reference)
+        if self.reference not in (AUTO, OFF, ONLY) and not is_folder:
+            raise ValueError(
+                f"reference={self.reference!r} is not known; use {AUTO}, {OFF}, {ONLY} or a folder, written with a "
+                f"{os.sep!r} (.{os.sep}references)."
+            )
 
 
 #: Arguments of lmms-eval's wrappers that would change nothing or break compression, with the reason.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from lmms_eval.api.instance import GenerationResult, Instance, TokenCounts
@@ -17,7 +17,7 @@ from loguru import logger
 from tqdm import tqdm
 from transformers import AutoProcessor
 
-from kvcomp_eval.model_wrappers.arguments import Arguments, parse_arguments
+from kvcomp_eval.model_wrappers.arguments import ONLY, Arguments, parse_arguments
 from kvcomp_eval.model_wrappers.generation import cut, generate_arguments, stop_strings
 from kvcomp_eval.model_wrappers.journal import Journal, RunStatistics
 from kvcomp_eval.model_wrappers.loading import (
@@ -29,11 +29,21 @@ from kvcomp_eval.model_wrappers.loading import (
     placement,
     process_ranks,
 )
-from kvcomp_eval.model_wrappers.messages import chat_messages
+from kvcomp_eval.model_wrappers.messages import conversation
+from kvcomp_eval.model_wrappers.references import References, named
 from kvcomp_eval.session import attach
 
 #: lmms-eval evens out the processes of a run with copies of requests, marked in their metadata under this key.
 PADDING = "__padding_only__"
+
+
+class Generated(NamedTuple):
+    """Answers of one ``generate`` call: tokens up to the end token, texts, lengths of the prompts."""
+
+    rows: list[list[int]]
+    texts: list[str]
+    prompt_tokens: list[int]
+    seconds: float
 
 
 class ChatWrapper(lmms):
@@ -71,6 +81,7 @@ class ChatWrapper(lmms):
         self._rank, self._world_size, local_rank = process_ranks()
         self._device, device_map = placement(arguments, self.stock_device_map, self._world_size, local_rank)
         self.journal = Journal(arguments.report_path, self._rank)
+        self.references = References(self)
         source = {"revision": arguments.revision, "trust_remote_code": arguments.trust_remote_code}
         self._model = architecture.from_pretrained(
             folder,
@@ -130,12 +141,14 @@ class ChatWrapper(lmms):
         batches = list(order.get_batched(n=self.batch_size))
         statistics = RunStatistics()
         answers: list[GenerationResult] = []
-        with attach(self.model, self.method, prefill=self.arguments.attn) as session:
-            for batch in tqdm(batches, disable=self.rank != 0, desc="Model Responding"):
-                try:
-                    answers += self._answer(batch, session, statistics)
-                except Exception as error:
-                    raise RuntimeError(f"{_names(batch)}: {type(error).__name__}: {error}") from error
+        self.references.complete(batches)
+        if self.arguments.reference == ONLY:
+            answers = [self.references.answer(request) for batch in batches for request in batch]
+        else:
+            with attach(self.model, self.method, prefill=self.arguments.attn) as session:
+                for batch in tqdm(batches, disable=self.rank != 0, desc="Model Responding"):
+                    with named(batch):
+                        answers += self._answer(batch, session, statistics)
         self._log(statistics)
         return _with_padding(requests, order.get_original(answers) if real else [])
 
@@ -150,37 +163,45 @@ class ChatWrapper(lmms):
             f"{type(self).__name__} answers one prompt at a time; task {requests[0].task_name} needs several rounds."
         )
 
-    def _answer(self, batch: list[Instance], session: Any, statistics: RunStatistics) -> list[GenerationResult]:
-        """Run one ``generate`` call."""
-        asked = batch[0].args[2]
-        inputs = self._to_device(self.prepare([self._chat(request) for request in batch]))
-        settings = {
+    def settings(self, request: Instance) -> dict[str, Any]:
+        """Arguments of ``model.generate`` but for its inputs."""
+        return {
             "eos_token_id": self.eot_token_id,
             "pad_token_id": self._pad_token_id(),
-            **generate_arguments(asked, self.max_new_tokens, self.explicit_none),
+            **generate_arguments(request.args[2], self.max_new_tokens, self.explicit_none),
         }
+
+    def _answer(self, batch: list[Instance], session: Any, statistics: RunStatistics) -> list[GenerationResult]:
+        """Run one ``generate`` call, and record what it held and took."""
+        made = self.generate(batch)
+        statistics.add(session.last_report, len(batch), sum(map(len, made.rows)), made.seconds)
+        self._record(batch, session.last_report, made.rows, made.texts)
+        for request, text, row in zip(batch, made.texts, made.rows, strict=True):
+            self.references.compare(request, text, row)
+        return [
+            GenerationResult(text, TokenCounts(input_tokens=length, output_tokens=len(row)))
+            for text, row, length in zip(made.texts, made.rows, made.prompt_tokens, strict=True)
+        ]
+
+    def generate(self, batch: list[Instance]) -> Generated:
+        """Run one ``generate`` call."""
+        inputs = self._to_device(self.prepare([self._chat(request) for request in batch]))
+        settings = self.settings(batch[0])
         started = time.perf_counter()
         output = self.model.generate(**inputs, **settings)
         seconds = time.perf_counter() - started
         rows = [_until_end(row, settings) for row in output[:, inputs["input_ids"].shape[1] :].tolist()]
         texts = self.processor.batch_decode(rows, skip_special_tokens=True, clean_up_tokenization_spaces=False)
-        stops = stop_strings(asked, self.ignored_stops)
+        stops = stop_strings(batch[0].args[2], self.ignored_stops)
         texts = [self.finish(cut(text, stops)) for text in texts]
-        statistics.add(session.last_report, len(batch), sum(map(len, rows)), seconds)
-        self._record(batch, session.last_report, rows, texts)
-        lengths = inputs["attention_mask"].sum(1).tolist()
-        return [
-            GenerationResult(text, TokenCounts(input_tokens=length, output_tokens=len(row)))
-            for text, row, length in zip(texts, rows, lengths, strict=True)
-        ]
+        return Generated(rows, texts, inputs["attention_mask"].sum(1).tolist(), seconds)
 
     def finish(self, answer: str) -> str:
         """Last edit of an answer."""
         return answer
 
     def _chat(self, request: Instance) -> ChatMessages:
-        _, doc_to_messages, _, doc_id, task, split = request.args
-        return chat_messages(doc_to_messages(self.task_dict[task][split][doc_id]))
+        return conversation(request, self.task_dict)
 
     def _to_device(self, inputs: Any) -> Any:
         return inputs.to(self.device)
@@ -210,11 +231,6 @@ class ChatWrapper(lmms):
 def arguments_without_budget(method: Any) -> bool:
     """True if a method was given no budget."""
     return method.budget_ratio is None and method.budget_entries is None
-
-
-def _names(batch: Sequence[Instance]) -> str:
-    """Task and document of each request of a batch, for messages."""
-    return "; ".join(f"task {request.args[4]}, doc {request.args[3]}" for request in batch)
 
 
 def _until_end(row: list[int], settings: dict[str, Any]) -> list[int]:

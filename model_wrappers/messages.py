@@ -5,9 +5,16 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from lmms_eval.api.instance import Instance
 from lmms_eval.protocol import ChatMessage, ChatMessages, ChatTextContent, ChatVideoContent
 
 PLACEHOLDER = re.compile(r"<image (\d+)>")
+
+
+def conversation(request: Instance, task_dict: Any) -> ChatMessages:
+    """The conversation of a request, from the documents that lmms-eval gave the model."""
+    _, doc_to_messages, _, doc_id, task, split = request.args
+    return chat_messages(doc_to_messages(task_dict[task][split][doc_id]))
 
 
 def chat_messages(messages: list[dict[str, Any]]) -> ChatMessages:

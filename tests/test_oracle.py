@@ -34,6 +34,15 @@ METHODS = {
     "arkvale": lambda: make_method("arkvale", budget_entries=12, window=4, page=4),
     "freekv": lambda: make_method("freekv", budget_entries=12, window=4, page=2),
     "infinigen": lambda: make_method("infinigen", budget_entries=9, window=4),
+    # Of full rank the rebuilt keys are the keys themselves.
+    "shadowkv": lambda: make_method("shadowkv", budget_entries=12, window=4, chunk_size=2, rank=16),
+    "shadowkv_outliers": lambda: make_method(
+        "shadowkv", budget_entries=12, window=4, chunk_size=2, rank=16, outliers=2, dense_layers=1
+    ),
+    "duoattention": lambda: make_method("duoattention", budget_entries=12, sinks=2, recent=4),
+    "razorattention_uncompensated": lambda: make_method(
+        "razorattention", budget_entries=12, sinks=2, recent=4, compensation=False, period=20
+    ),
     "streamingllm": lambda: make_method("streamingllm", budget_entries=9),
     "random": lambda: make_method("random", budget_ratio=0.4, window=4),
     "hybridkv_mixed": lambda: HybridKV(budget_ratio=0.6, window=4, chunk_size=2, theta_quantile=0.5),
@@ -42,16 +51,22 @@ METHODS = {
     "hybridkv_box": lambda: HybridKV(
         budget_ratio=0.6, window=4, chunk_size=2, theta=float("inf"), index="minmax", chunk_score="mean_softmax"
     ),
+    "hybridkv_rate": lambda: HybridKV(
+        budget_ratio=0.6, window=4, chunk_size=2, theta_quantile=0.5, refresh="rate", rho=0.5
+    ),
     "hybridkv_layer": lambda: HybridKV(
         budget_ratio=0.5, window=4, chunk_size=2, theta_quantile=0.5, allocation="layer"
     ),
 }
 
-# Merged entries exist in no full cache: their slots are checked by vectors (tests/stores/test_merge.py).
+# Merged, rebuilt or weighted entries exist in no full cache: they are checked by vectors (tests/stores).
 MERGING = {
     "lookm": lambda **budget: make_method("lookm", **budget),
     "lookm_weighted": lambda **budget: make_method("lookm", **budget, merge="weighted"),
     "meda": lambda **budget: make_method("meda", **budget),
+    "shadowkv": lambda **budget: make_method("shadowkv", **budget, window=4, chunk_size=2, rank=5),
+    "magicpig": lambda **budget: make_method("magicpig", **budget, window=4, bits=2, tables=6),
+    "razorattention": lambda **budget: make_method("razorattention", **budget, sinks=2, recent=4, period=20),
 }
 
 

@@ -122,6 +122,17 @@ class Method(ABC):
         """The method to use for the prompt at hand; an oracle first calls ``rehearse(method)`` for a finished cache."""
         return self
 
+    def calibrated(self, config: Any, read: Callable[[Method, Tensor], Any]) -> Method:
+        """The method to use for this model, asked for once by ``attach``.
+
+        Parameters
+        ----------
+        config : PretrainedConfig
+        read : callable
+            ``read(method, input_ids)`` runs the model over text [1, N] and returns the finished cache.
+        """
+        return self
+
     def asking(self, previous: AttentionInputs | None, current: AttentionInputs) -> Tensor | None:
         """Queries [B, Hq, q, D] by which a layer's entries are retrieved at a decode step; None: its own.
 

@@ -36,6 +36,9 @@ METHODS = {
     "freekv": ("kvcomp_eval.methods.paged", "FreeKV"),
     "infinigen": ("kvcomp_eval.methods.infinigen", "InfiniGen"),
     "shadowkv": ("kvcomp_eval.methods.shadowkv", "ShadowKV"),
+    "magicpig": ("kvcomp_eval.methods.magicpig", "MagicPIG"),
+    "duoattention": ("kvcomp_eval.methods.duoattention", "DuoAttention"),
+    "razorattention": ("kvcomp_eval.methods.razorattention", "RazorAttention"),
     "random": ("kvcomp_eval.methods.random", "Random"),
 }
 

@@ -62,7 +62,8 @@ class ShadowKV(RetrievingMethod):
         if retrieved < 1:
             return (HeadPlan(tail),) * prefill.num_kv_heads
         first = _ROTATION not in prefill.carried
-        rotation = prefill.carried.setdefault(_ROTATION, self._rotation(prefill, chunks * size))
+        if first:
+            prefill.carried[_ROTATION] = self._rotation(prefill, chunks * size)
         resident = outlier_chunks(prefill.keys[:, : chunks * size], size, outliers)
         plans = []
         for head in resident:
@@ -74,7 +75,7 @@ class ShadowKV(RetrievingMethod):
                 num_kv_heads=prefill.num_kv_heads,
                 offload=self.offload,
                 counts_rotation=first,
-                rotation=rotation,
+                rotation=prefill.carried[_ROTATION],
                 candidates=_others(head, chunks),
             )
             outlying = (head[:, None] * size + torch.arange(size, device=device)).flatten()

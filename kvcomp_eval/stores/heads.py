@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -36,17 +37,20 @@ class HeadPlan:
         Evicted entries are merged into the kept ones instead of being dropped.
     heavy_hitters : HeavyHitters, optional
         Generated tokens push out kept entries.
+    compensated : bool
+        One entry more in front: the mean of the evicted ones, weighted as often as there are any (RazorAttention).
     """
 
     kept: Tensor
     retrieval: Retrieval | None = None
     merge: Merge | None = None
     heavy_hitters: HeavyHitters | None = None
+    compensated: bool = False
 
     @property
     def slots(self) -> int:
         """Prompt entries resident on the device."""
-        return (self.retrieval.filled if self.retrieval else 0) + len(self.kept)
+        return (self.retrieval.filled if self.retrieval else 0) + self.compensated + len(self.kept)
 
 
 @dataclass
@@ -66,13 +70,13 @@ class HeadGroup:
     slots: Slots | RollingSlots
     retriever: Retriever | None = None
 
-    def step(self, queries: Tensor, keys: Tensor, values: Tensor, scaling: float, asking: Tensor) -> Tensor:
+    def step(self, queries: Tensor, keys: Tensor, values: Tensor, scaling: float, asking: Tensor | None) -> Tensor:
         """Append one token and attend; queries and asking [R, G, D], keys and values [R, D] of all R heads."""
         queries = queries[self.rows]
         self.slots.append(keys[self.rows], values[self.rows])
         if self.retriever is None:
             return self.slots.attend(queries, scaling)
-        self.retriever.refresh(asking[self.rows], scaling, self.slots)
+        self.retriever.refresh(queries if asking is None else asking[self.rows], scaling, self.slots)
         return self.retriever.attend(queries, scaling, self.slots)
 
 
@@ -132,7 +136,7 @@ class HeadStore:
         """
         batch, num_heads, _, head_dim = queries.shape
         packed = queries.reshape(self._num_rows, -1, head_dim)
-        asked = packed if asking is None else asking.reshape(self._num_rows, -1, head_dim)
+        asked = None if asking is None else asking.reshape(self._num_rows, -1, head_dim)
         new_keys, new_values = keys.reshape(self._num_rows, -1), values.reshape(self._num_rows, -1)
         if len(self.groups) == 1:
             out = self.groups[0].step(packed, new_keys, new_values, scaling, asked)
@@ -207,6 +211,10 @@ class HeadStore:
                 torch.index_select(source[row, spans[place]], 0, plan.kept, out=buffer[place, target])
         if isinstance(slots, Slots) and any(plan.slots != width for plan in plans):
             slots.hide_missing([plan.slots for plan in plans])
+        if isinstance(slots, Slots) and plans[0].compensated:
+            _compensate(
+                slots, plans, [(keys[row, span], values[row, span]) for row, span in zip(members, spans, strict=True)]
+            )
         retriever = None
         retrievals = [plan.retrieval for plan in plans if plan.retrieval is not None]
         if retrievals:
@@ -226,6 +234,21 @@ def _make_slots(plans: list[HeadPlan], width: int, reserve: int, like: Tensor) -
     kept = torch.stack([plan.kept for plan in plans])
     received = torch.stack([hitters.received for hitters in rolling])
     return RollingSlots(kept, received, rolling[0].recent, rolling[0].prompt_length, like)
+
+
+def _compensate(slots: Slots, plans: list[HeadPlan], prompts: list[tuple[Tensor, Tensor]]) -> None:
+    """Fill slot 0 of every head with the mean evicted entry, and add the logarithm of their number to its logit.
+
+    RazorAttention (arXiv 2407.15891): ``N exp(q.k)`` in numerator and denominator is ``exp(q.k + log N)``.
+    """
+    counts = []
+    for place, (plan, (keys, values)) in enumerate(zip(plans, prompts, strict=True)):
+        evicted = torch.ones(len(keys), dtype=torch.bool, device=keys.device)
+        evicted[plan.kept] = False
+        counts.append(len(keys) - len(plan.kept))
+        slots.keys[place, 0] = keys[evicted].float().mean(0)
+        slots.values[place, 0] = values[evicted].float().mean(0)
+    slots.add_to_logits(0, [math.log(count) for count in counts])
 
 
 def _row_index(members: list[int], device: torch.device) -> slice | Tensor:
@@ -250,6 +273,8 @@ def group_heads(plans: Sequence[HeadPlan]) -> list[list[int]]:
     for row, plan in enumerate(plans):
         if plan.retrieval is not None:
             moving[plan.retrieval, len(plan.kept)].append(row)
+        elif plan.compensated:
+            moving["compensated", len(plan.kept)].append(row)
         elif plan.heavy_hitters is not None:
             moving[plan.heavy_hitters.prompt_length, plan.heavy_hitters.recent, len(plan.kept)].append(row)
         else:

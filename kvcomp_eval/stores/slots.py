@@ -24,8 +24,9 @@ class Slots:
         Slots in front that belong to the prompt.
     length : int
         Slots in use; ``prompt_slots`` until the first token is generated.
-    mask : Tensor [S, 1, capacity], bool, optional
-        False where a head has fewer prompt entries than slots (they are right-aligned).
+    mask : Tensor [S, 1, capacity], optional
+        Bool: False where a head has fewer prompt entries than slots (they are right-aligned). In the keys' dtype:
+        added to the logits.
     """
 
     keys: Tensor
@@ -49,6 +50,11 @@ class Slots:
         self.keys[hidden] = 0
         self.values[hidden] = 0
         self.mask = ~hidden.unsqueeze(1)
+
+    def add_to_logits(self, slot: int, amounts: list[float]) -> None:
+        """Raise the logits of one slot, by an amount per head."""
+        self.mask = self.keys.new_zeros(len(amounts), 1, self.keys.shape[1])
+        self.mask[:, 0, slot] = torch.tensor(amounts, dtype=self.keys.dtype, device=self.keys.device)
 
     def append(self, keys: Tensor, values: Tensor) -> None:
         """Add one generated token; keys and values [S, D]."""
@@ -81,7 +87,7 @@ class Slots:
         self.keys = F.pad(self.keys, (0, 0, 0, extra))
         self.values = F.pad(self.values, (0, 0, 0, extra))
         if self.mask is not None:
-            self.mask = F.pad(self.mask, (0, extra), value=True)
+            self.mask = F.pad(self.mask, (0, extra), value=float(self.mask.dtype == torch.bool))
 
     @property
     def prompt_bytes(self) -> int:

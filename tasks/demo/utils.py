@@ -10,6 +10,7 @@ from PIL import Image
 
 from kvcomp_eval.demo import heldout, metrics
 from kvcomp_eval.demo.prompts import LABELS
+from kvcomp_eval.tasks.fidelity import FidelityTask
 
 DOCUMENTS = 200
 
@@ -26,6 +27,10 @@ class DemoTask(ConfigurableMessagesTask):
         test = Dataset.from_list([heldout.document(name, index) for index in range(DOCUMENTS)])
         self.dataset = DatasetDict({"test": test})
         self.dataset_no_image = self.dataset
+
+
+class DemoFidelity(FidelityTask, DemoTask):
+    """Demo, scored against the uncompressed model's answers."""
 
 
 def doc_to_visual(doc: dict[str, Any]) -> list[Image.Image]:

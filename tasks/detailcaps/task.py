@@ -10,6 +10,7 @@ from kvcomp_eval.data.sources import Benchmark
 from kvcomp_eval.metrics.captions import METRICS
 from kvcomp_eval.tasks.base import Part
 from kvcomp_eval.tasks.captions import CaptionTask
+from kvcomp_eval.tasks.fidelity import FidelityTask
 
 #: The three reference captions of an image; later commits of the data set correct them, so one is pinned.
 REFERENCES = ("GT_Caption_GPT4O", "GT_Caption_GPT4V", "GT_Caption_Gemini15Pro")
@@ -35,3 +36,7 @@ class DetailCapsTask(CaptionTask):
 
     def medium(self, doc: dict[str, Any]) -> Part:
         return {"type": "image", "url": {"path": doc["image"], "bytes": doc.get("binary")}}
+
+
+class DetailCapsFidelity(FidelityTask, DetailCapsTask):
+    """DetailCaps, scored against the uncompressed model's answers."""

@@ -12,6 +12,7 @@ from kvcomp_eval.data.milebench import PLACEHOLDER, REVISION, find_subset, read_
 from kvcomp_eval.data.sources import DataDamaged
 from kvcomp_eval.metrics import milebench as scorer
 from kvcomp_eval.tasks.base import BenchmarkTask, Part, text
+from kvcomp_eval.tasks.fidelity import FidelityTask
 
 #: The benchmark calls samples Few, Medium or Many by their images; a level's mean is reported beside the whole's.
 LEVELS = ("few", "medium", "many")
@@ -60,6 +61,10 @@ class MileBenchTask(BenchmarkTask):
         """Mean of the samples of a level; None if there are none."""
         present = [item for item in items if item is not None]
         return mean(present) if present else None
+
+
+class MileBenchFidelity(FidelityTask, MileBenchTask):
+    """MileBench, scored against the uncompressed model's answers."""
 
 
 def _check_answers(subset: str, samples: Sequence[dict[str, Any]]) -> None:

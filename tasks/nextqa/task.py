@@ -14,6 +14,7 @@ from kvcomp_eval.data.videos import VideoFolder
 from kvcomp_eval.metrics.result import NotComputed
 from kvcomp_eval.metrics.wups import Rule, Wups
 from kvcomp_eval.tasks.base import BenchmarkTask, Part, not_computed, text
+from kvcomp_eval.tasks.fidelity import FidelityTask
 
 BENCHMARK = Benchmark(
     "NExT-QA",
@@ -81,3 +82,7 @@ class NextQATask(BenchmarkTask):
             return not_computed(self._missing)
         present = [item for item in items if item is not None]
         return mean(present) if present else None
+
+
+class NextQAFidelity(FidelityTask, NextQATask):
+    """NextQA, scored against the uncompressed model's answers."""

@@ -9,6 +9,7 @@ from datasets import Dataset
 from kvcomp_eval.data.sources import Benchmark
 from kvcomp_eval.tasks.base import Part
 from kvcomp_eval.tasks.captions import CaptionTask
+from kvcomp_eval.tasks.fidelity import FidelityTask
 
 
 class TextCapsTask(CaptionTask):
@@ -31,3 +32,7 @@ class TextCapsTask(CaptionTask):
 
     def medium(self, doc: dict[str, Any]) -> Part:
         return {"type": "image", "url": doc.get("image")}
+
+
+class TextCapsFidelity(FidelityTask, TextCapsTask):
+    """TextCaps, scored against the uncompressed model's answers."""

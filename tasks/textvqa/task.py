@@ -11,6 +11,7 @@ from lmms_eval.tasks._task_utils.vqa_eval_metric import EvalAIAnswerProcessor
 from kvcomp_eval.data.sources import Benchmark
 from kvcomp_eval.data.tables import load_rows
 from kvcomp_eval.tasks.base import BenchmarkTask, Part, text
+from kvcomp_eval.tasks.fidelity import FidelityTask
 
 BENCHMARK = Benchmark("TextVQA", ("KVCOMP_TEXTVQA_ROOT",), "lmms-lab-encoder/textvqa", None, "the validation split")
 COLUMNS = ("image", "question", "question_id", "answers")
@@ -40,3 +41,7 @@ class TextVQATask(BenchmarkTask):
         given = self.normalise(answer)
         matches = [self.normalise(other) == given for other in doc["answers"]]
         return {"exact_match": mean(min(1.0, (sum(matches) - match) / 3) for match in matches)}
+
+
+class TextVQAFidelity(FidelityTask, TextVQATask):
+    """TextVQA, scored against the uncompressed model's answers."""

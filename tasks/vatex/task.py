@@ -14,6 +14,7 @@ from kvcomp_eval.data.sources import Benchmark
 from kvcomp_eval.data.videos import VideoFolder
 from kvcomp_eval.tasks.base import Part, text
 from kvcomp_eval.tasks.captions import CaptionTask
+from kvcomp_eval.tasks.fidelity import FidelityTask
 
 
 class VatexTask(CaptionTask):
@@ -43,6 +44,10 @@ class VatexTask(CaptionTask):
 
     def medium(self, doc: dict[str, Any]) -> Part:
         return {"type": "video", "url": self.videos.path(doc["videoID"])}
+
+
+class VatexFidelity(FidelityTask, VatexTask):
+    """Vatex, scored against the uncompressed model's answers."""
 
 
 @lru_cache

@@ -13,6 +13,7 @@ from kvcomp_eval.data.sources import DataDamaged
 from kvcomp_eval.metrics.judge import Judgement
 from kvcomp_eval.metrics.videochatgpt import consistency_messages
 from kvcomp_eval.tasks.base import not_computed
+from kvcomp_eval.tasks.fidelity import FidelityTask
 from kvcomp_eval.tasks.videochatgpt.task import VideoChatGPTTask, read_questions
 
 #: What the hub's copy has where a row is about the other wording.
@@ -64,6 +65,10 @@ class ConsistencyTask(VideoChatGPTTask):
             assert self.judge is not None
             self._judged = (list(items), self.judge.score(asked))
         return self._judged[1]
+
+
+class ConsistencyFidelity(FidelityTask, ConsistencyTask):
+    """Consistency, scored against the uncompressed model's answers."""
 
 
 def pairs(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

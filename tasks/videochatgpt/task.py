@@ -19,6 +19,7 @@ from kvcomp_eval.metrics.judge import Judge, JudgeError, Judgement, summarise
 from kvcomp_eval.metrics.result import NotComputed
 from kvcomp_eval.metrics.videochatgpt import judge_messages
 from kvcomp_eval.tasks.base import BenchmarkTask, Part, not_computed, text
+from kvcomp_eval.tasks.fidelity import FidelityTask
 
 BENCHMARK = Benchmark(
     "Video-ChatGPT",
@@ -93,6 +94,10 @@ class VideoChatGPTTask(BenchmarkTask):
         assert self.judge is not None
         mean = summarise(judgements, self.judge.model).mean
         return not_computed(mean) if isinstance(mean, NotComputed) else mean
+
+
+class VideoChatGPTFidelity(FidelityTask, VideoChatGPTTask):
+    """VideoChatGPT, scored against the uncompressed model's answers."""
 
 
 def logged(judgement: Judgement) -> dict[str, Any]:

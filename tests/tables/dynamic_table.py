@@ -53,12 +53,9 @@ def contenders(selected: int, chosen: list[str]) -> list[Contender]:
         Contender("snapkv", "snapkv"),
         Contender("bacon", "bacon"),
         Contender("prefill_oracle", "prefill_oracle", single=True),
-        Contender("random_refresh", "random_refresh"),
         Contender("rcr, fixed threshold", "rcr", {"gain": 0.0}),
         Contender("rcr, update=layer", "rcr"),
         Contender("rcr, update=step", "rcr", {"update": "step"}),
-        Contender("rcr, per head", "rcr", {"per_head": True}),
-        Contender("rcr, centred", "rcr", {"centred": True}),
         Contender("exact", "exact"),
         paged("quest", selected),
         paged("arkvale", selected),
@@ -77,7 +74,12 @@ def contenders(selected: int, chosen: list[str]) -> list[Contender]:
         Contender("infinigen", "infinigen"),
         Contender("shadowkv", "shadowkv"),
     ]
+    if selected < 32:  # where methods that re-select separate from each other
+        chosen = chosen or ["snapkv", "bacon", "rcr, fixed threshold", "rcr, update=layer", "exact", *RETRIEVING]
     return [row for row in rows if not chosen or row.name in chosen]
+
+
+RETRIEVING = ("quest", "arkvale", "freekv", "infinigen", "shadowkv")
 
 
 class Answers:

@@ -1,0 +1,1 @@
+"""Run a grid of methods, budgets and tasks on one loaded model; leaderboard, report and regression gate."""

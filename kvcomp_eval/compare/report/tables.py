@@ -1,0 +1,235 @@
+"""The tables of a report as text, once for terminal, Markdown and page."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from kvcomp_eval.compare.config import budget_text
+from kvcomp_eval.compare.leaderboard import FIDELITY, SAME, SCORE
+
+EMPTY = "-"
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of a table; ``kind`` is full, ranked, unranked or invalid."""
+
+    cells: list[str]
+    kind: str
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table with its title and what its columns mean."""
+
+    title: str
+    columns: list[str]
+    lines: list[Line]
+    legend: str = ""
+
+
+def summary_table(board: dict[str, Any]) -> Table:
+    """Which method at which bytes costs how much, over all tasks."""
+    columns = [
+        "method",
+        "budget",
+        "prompt cache",
+        "of full",
+        "rank",
+        "fidelity",
+        "group",
+        "same",
+        "score",
+        "score vs full",
+        "ms/token",
+    ]
+    lines = []
+    for row in in_order(board["summary"]):
+        measures, costs = row["measures"], row["costs"]
+        lines.append(
+            _line(
+                row,
+                [
+                    row["label"],
+                    budget_text(row["budget"]),
+                    size(costs["device_bytes"]),
+                    f"{100 * costs['ratio']:.1f} %",
+                    rank(row),
+                    interval(measures.get(FIDELITY)),
+                    measures.get(FIDELITY, {}).get("group", EMPTY),
+                    share(measures.get(SAME)),
+                    interval(measures.get(SCORE)),
+                    difference(measures.get(SCORE, {}).get("vs_full")),
+                    number(costs["decode"], 1),
+                ],
+            )
+        )
+    legend = (
+        "Prompt cache: device bytes held per answer, measured. Fidelity: ROUGE-L F1 to the answer with the full cache; "
+        "same: share of equal answers. Score: main metric of each task over all documents. "
+        "ms/token: median, on a CPU of thread time. Brackets: 95 % paired bootstrap intervals. Ranks and "
+        f"groups compare rows that hold equal bytes (within 2 % of {board['reference']}); rows of one letter do not "
+        "differ significantly (Holm)."
+    )
+    return Table("All tasks", columns, lines, legend)
+
+
+def short_summary(board: dict[str, Any]) -> Table:
+    """The summary's most needed columns, for a terminal of 80 characters."""
+    table = summary_table(board)
+    names = ("method", "budget", "rank", "fidelity", "group", "score vs full")
+    kept = [table.columns.index(name) for name in names]
+    lines = [Line([line.cells[index] for index in kept], line.kind, line.note) for line in table.lines]
+    return Table(table.title, list(names), lines, table.legend)
+
+
+def task_table(board: dict[str, Any], task: str) -> Table:
+    """All metrics of one task."""
+    rows = board["tasks"][task]
+    main = board["main_metrics"][task]
+    names = list(dict.fromkeys(name for row in rows for name in row["measures"]))
+    names.sort(key=lambda name: (name != main, name == FIDELITY))
+    papers = any(row["paper"] for row in rows)
+    columns = ["method", "budget", "of full", "rank", "group", f"vs {board['reference']}", *names]
+    lines = []
+    for row in in_order(rows):
+        measure = row["measures"].get(main, {})
+        cells = [
+            row["label"],
+            budget_text(row["budget"]),
+            f"{100 * row['costs']['ratio']:.1f} %",
+            rank(row),
+            measure.get("group", EMPTY),
+            difference(measure.get("vs_reference"), with_p=True),
+            *(interval(row["measures"].get(name)) for name in names),
+        ]
+        lines.append(_line(row, cells + ([_paper(row)] if papers else [])))
+    legend = (
+        f"Ranked by {main}, {max(row['documents'] for row in rows)} answers per row. "
+        f"p: two-sided, Holm-corrected over the rows beside {board['reference']}."
+    )
+    reasons = {name: why for row in rows for name, why in row["not_computed"].items()}
+    legend += "".join(f" {name}: {why}." for name, why in reasons.items())
+    return Table(task, columns + (["paper"] if papers else []), lines, legend)
+
+
+def cost_table(board: dict[str, Any]) -> Table:
+    """Bytes, times and memory of every row."""
+    columns = [
+        "method",
+        "budget",
+        "device",
+        "index",
+        "host",
+        "reads/step",
+        "prefill s",
+        "(CPU)",
+        "ms/token p50",
+        "p90",
+        "(CPU p50)",
+        "peak prefill",
+        "peak decode",
+    ]
+    lines = []
+    for row in in_order(board["summary"]):
+        costs = row["costs"]
+        cells = [
+            row["label"],
+            budget_text(row["budget"]),
+            *(size(costs[name]) for name in ("device_bytes", "index_bytes", "host_bytes")),
+            number(costs["reads_per_step"], 0),
+            number(costs["prefill"], 3),
+            number(costs["prefill_cpu"], 3),
+            *(number(costs[name], 2) for name in ("decode_p50", "decode_p90", "decode_cpu_p50")),
+            size(costs["prefill_peak"]),
+            size(costs["decode_peak"]),
+        ]
+        lines.append(_line(row, cells))
+    legend = (
+        "Bytes are means per answer; prefill is the median, vision tower included; ms/token over all decode steps, "
+        "wall clock beside CPU time of the thread. Peaks: allocated on a GPU, resident set of the whole process on "
+        "a CPU."
+    )
+    return Table("Costs", columns, lines, legend)
+
+
+def in_order(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Full cache first, then by budget from large to small; inside one by rank, rows without a rank last."""
+
+    def key(row: dict[str, Any]) -> tuple[Any, ...]:
+        budget = float("inf") if row["budget"] is None else row["budget"]
+        return -budget, bool(row["invalid"]), row["rank"] is None, row["rank"] or 0, row["label"]
+
+    return sorted(rows, key=key)
+
+
+def kind_of(row: dict[str, Any]) -> str:
+    """How a row is shown."""
+    if row["invalid"]:
+        return "invalid"
+    if row["budget"] is None:
+        return "full"
+    return "unranked" if row["rank"] is None else "ranked"
+
+
+def rank(row: dict[str, Any]) -> str:
+    """The rank, or why there is none."""
+    return {"invalid": "INVALID", "full": EMPTY, "unranked": "other bytes"}.get(kind_of(row), str(row["rank"]))
+
+
+def interval(measure: dict[str, Any] | None) -> str:
+    """``0.93 [0.88, 0.97]``."""
+    if measure is None:
+        return EMPTY
+    if measure["low"] is None:
+        return number(measure["value"], 3)
+    return f"{number(measure['value'], 3)} [{number(measure['low'], 2)}, {number(measure['high'], 2)}]"
+
+
+def difference(estimate: dict[str, Any] | None, with_p: bool = False) -> str:
+    """``-0.05 [-0.11, +0.01]``."""
+    if estimate is None:
+        return EMPTY
+    text = f"{estimate['value']:+.3f} [{estimate['low']:+.2f}, {estimate['high']:+.2f}]"
+    return f"{text}, p {estimate['p_holm']:.3f}" if with_p else text
+
+
+def share(measure: dict[str, Any] | None) -> str:
+    """``75 %``."""
+    return EMPTY if measure is None else f"{100 * measure['value']:.0f} %"
+
+
+def number(value: float | None, digits: int) -> str:
+    """Fixed digits; a dash for what is not known."""
+    return EMPTY if value is None else f"{value:.{digits}f}"
+
+
+def size(value: float | None) -> str:
+    """Bytes in KiB, MiB or GiB."""
+    if value is None:
+        return EMPTY
+    for unit, scale in (("GiB", 2**30), ("MiB", 2**20)):
+        if value >= scale:
+            return f"{value / scale:.2f} {unit}"
+    return f"{value / 1024:.1f} KiB"
+
+
+def _line(row: dict[str, Any], cells: list[str]) -> Line:
+    return Line(cells, kind_of(row), "; ".join(row["invalid"]))
+
+
+def _paper(row: dict[str, Any]) -> str:
+    """Published figure, ours minus it, and whether our interval holds it."""
+    texts = []
+    for figure in row["paper"]:
+        measure = row["measures"].get(figure["metric"])
+        text = f"{figure['value']:g} ({figure['source']})"
+        if measure is not None:
+            text += f", ours {measure['value'] - figure['value']:+.3g}"
+            if measure["low"] is not None:
+                inside = measure["low"] <= figure["value"] <= measure["high"]
+                text += ", inside our interval" if inside else ", outside our interval"
+        texts.append(text)
+    return "; ".join(texts) or EMPTY

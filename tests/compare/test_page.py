@@ -1,0 +1,141 @@
+"""The page: its numbers are the results', it loads nothing, and it fits screens of both widths in both schemes."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+
+import pytest
+from PIL import Image
+from rich.console import Console
+
+from kvcomp_eval.compare.report.command import write_report
+from kvcomp_eval.compare.report.samples import marked
+from kvcomp_eval.compare.report.tables import cost_table, summary_table, task_table
+from tests.compare import synthetic
+from tests.compare.test_leaderboard import CHANGED
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+SECTIONS = ("answer", "plots", "tasks", "costs", "samples", "provenance")
+
+
+class Task:
+    """Stands for lmms-eval's task: questions and pictures."""
+
+    eval_docs = range(12)
+
+    def doc_to_text(self, doc):
+        return f"What is in <picture> {doc}?"
+
+    def doc_to_visual(self, doc):
+        return [Image.new("RGB", (400, 300), (20 * doc, 0, 0))]
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory):
+    """Folder of a written report with an invalid row and a failed cell, and its results."""
+    folder = tmp_path_factory.mktemp("report")
+    made = synthetic.write_run(folder, CHANGED)
+    with synthetic.Journal(folder) as journal:
+        cell = next(cell for cell in made.cells({synthetic.TASK: [synthetic.TASK]}) if cell.row.name == "random @ 10 %")
+        synthetic.write_cell(journal, cell, CHANGED["random @ 10 %"], invalid=["leak: document 0 <b>differs</b>"])
+        journal.append([{"kind": "failed", "cell": "lookm @ 20 % | made_up | seed 0", "error": "ValueError: no room"}])
+    write_report([folder], folder, Console(quiet=True), lambda name: Task())
+    return folder, json.loads((folder / "results.json").read_text())
+
+
+def test_the_page_refers_to_nothing_outside_of_itself(report):
+    text = (report[0] / "report.html").read_text()
+    links = re.findall(r"(?:src|href|url)\s*[=(]\s*[\"']?([^\"')\s>]+)", text)
+    assert links
+    assert [link for link in links if not link.startswith(("#", "data:"))] == []
+    assert "@import" not in text
+    assert "<script" not in text
+
+
+def test_ids_are_unique_and_every_reference_has_its_target(report):
+    text = (report[0] / "report.html").read_text()
+    ids = re.findall(r'\sid="([^"]+)"', text)
+    assert len(ids) == len(set(ids))
+    assert set(re.findall(r'(?:url\(#|href="#)([^")]+)', text)) <= set(ids)
+
+
+def test_what_users_wrote_is_escaped(report):
+    text = (report[0] / "report.html").read_text()
+    assert "What is in &lt;picture&gt;" in text
+    assert "<b>differs" not in text
+
+
+def test_invalid_rows_and_failed_cells_are_on_the_first_screen(report):
+    text = (report[0] / "report.html").read_text()
+    first = text[: text.index('id="plots"')]
+    assert "random @ 10 %: INVALID, leak: document 0" in first
+    assert "lookm @ 20 % | made_up | seed 0: failed, ValueError: no room" in first
+
+
+def test_marked_words_are_those_that_differ():
+    assert marked("a red cat sits", "a blue cat sits") == [("a", False), ("red", True), ("cat sits", False)]
+    assert marked("same", "same") == [("same", False)]
+    assert marked("", "gone") == []
+
+
+@pytest.fixture(scope="module")
+def browser():
+    playwright = pytest.importorskip("playwright.sync_api")
+    if CHROMIUM is None:
+        pytest.skip("no Chromium on this machine")
+    with playwright.sync_playwright() as started:
+        found = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield found
+        found.close()
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_page_shows_every_section_without_error_or_request(report, browser, width, scheme):
+    page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
+    problems, requests = [], []
+    page.on("console", lambda message: problems.append(message.text))
+    page.on("pageerror", lambda error: problems.append(str(error)))
+    page.on("request", lambda request: requests.append(request.url))
+    page.goto(f"file://{report[0] / 'report.html'}")
+    assert problems == []
+    assert [url for url in requests if not url.startswith(("data:", "file:"))] == []
+    assert len([url for url in requests if url.startswith("file:")]) == 1
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    for section in SECTIONS:
+        assert page.locator(f"#{section}").is_visible()
+    assert page.locator("figure svg").count() >= 4
+    assert page.locator("article img").count() >= 1
+    background = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    dark = sum(map(int, re.findall(r"\d+", background)[:3])) < 3 * 128
+    assert dark == (scheme == "dark")
+    page.close()
+
+
+def test_the_tables_on_the_page_are_those_of_the_results(report, browser):
+    page = browser.new_page()
+    page.goto(f"file://{report[0] / 'report.html'}")
+    board = report[1]["leaderboard"]
+    expected = [summary_table(board), *(task_table(board, task) for task in board["tasks"]), cost_table(board)]
+    tables = page.locator("table").all()
+    assert len(tables) == len(expected)
+    for table, wanted in zip(tables, expected, strict=True):
+        rows = table.locator("tbody tr").all()
+        shown = [[cell.inner_text() for cell in row.locator("th, td").all()] for row in rows]
+        assert [[cell.split("\n")[0] for cell in row] for row in shown] == [line.cells for line in wanted.lines]
+    page.close()
+
+
+def test_the_tables_hold_the_numbers_of_the_results(report):
+    board = report[1]["leaderboard"]
+    table = summary_table(board)
+    found = {(line.cells[0], line.cells[1]): line.cells for line in table.lines}
+    row = next(row for row in board["summary"] if row["name"] == "snapkv @ 20 %")
+    cells = dict(zip(table.columns, found["snapkv", "20 %"], strict=True))
+    fidelity = row["measures"]["fidelity"]
+    assert cells["fidelity"] == f"{fidelity['value']:.3f} [{fidelity['low']:.2f}, {fidelity['high']:.2f}]"
+    assert cells["same"] == "75 %"
+    assert cells["of full"] == "20.0 %"
+    assert cells["ms/token"] == "4.2"  # the median of 4.0 and 4.5 of thread time, since there is no GPU
