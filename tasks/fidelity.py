@@ -59,7 +59,10 @@ class FidelityTask(ConfigurableMessagesTask):
             return super().process_results(doc, results)
         pair = self.dataset.pairs.get(doc[DOC_ID])
         if pair is None:
-            raise ValueError(f"Document {doc[DOC_ID]}: task {self.config.task} {NO_REFERENCE}")
+            raise ValueError(
+                f"Document {doc[DOC_ID]}: task {self.config.task} {NO_REFERENCE} "
+                "Answers that lmms-eval takes from its --use_cache cannot be compared."
+            )
         return free_running(*pair).to_dict()
 
     def _prepare_metric_and_aggregation(self) -> None:

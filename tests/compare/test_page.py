@@ -114,6 +114,19 @@ def test_the_page_shows_every_section_without_error_or_request(report, browser, 
     page.close()
 
 
+def test_answers_are_shown_in_full_with_the_divergence_marked(report, browser):
+    page = browser.new_page()
+    page.goto(f"file://{report[0] / 'report.html'}")
+    article = page.locator("article").first
+    document = int(re.search(r"document (\d+)", article.inner_text()).group(1))
+    full, ours = (article.locator("dd").nth(place).inner_text() for place in (2, 3))
+    changed = CHANGED["random @ 20 %"][document]
+    assert full == synthetic.answer(document)
+    assert ours == synthetic.answer(document, changed)
+    assert article.locator("mark").inner_text() == " ".join(["nothing"] * changed)
+    page.close()
+
+
 def test_the_tables_on_the_page_are_those_of_the_results(report, browser):
     page = browser.new_page()
     page.goto(f"file://{report[0] / 'report.html'}")

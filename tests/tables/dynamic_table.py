@@ -72,7 +72,7 @@ def contenders(selected: int, chosen: list[str]) -> list[Contender]:
             {"theta_quantile": 0.5, "chunk_size": min(8, max(1, selected // 2)), "refresh": "rate"},
         ),
         Contender("infinigen", "infinigen"),
-        Contender("shadowkv", "shadowkv"),
+        Contender("shadowkv", "shadowkv", {"chunk_size": min(8, max(1, selected // 2))}),
     ]
     if selected < 32:  # where methods that re-select separate from each other
         chosen = chosen or ["snapkv", "bacon", "rcr, fixed threshold", "rcr, update=layer", "exact", *RETRIEVING]
