@@ -93,7 +93,7 @@ def test_prefix_positions_are_those_of_get_rope_index(model, processor):
 
 def test_only_answers_are_trained_on(processor):
     batch = packing.make_batch(processor.tokenizer, np.random.default_rng(0), 1, 2, 2)
-    assert [group.ids.shape[1] for group in batch.groups] == [6, 3, 2]
+    assert [group.ids.shape[1] for group in batch.groups] == [8, 3, 2]
     for group in batch.groups:
         for ids, labels in zip(group.ids[0], group.labels[0], strict=True):
             text = processor.tokenizer.decode(labels[labels != packing.IGNORE])
