@@ -192,6 +192,8 @@ def main() -> None:
     model = Demo.load(demo.path())
     text = []
     for task, selected, limit in plan:
+        if limit == 0:
+            continue
         answer(model, task, 0, None, limit, options.batch, answers)
         rows = contenders(selected, options.rows)
         for row in rows:
