@@ -36,7 +36,8 @@ def families_run(name: str) -> int:
     for family in FAMILIES:
         model, processor = build(family)
         inputs = prompt_inputs(family, processor, [[image]], ["what is it?"])
-        with attach(model, make_method(name, budget_ratio=0.9, **extra)) as session:
+        budget = {} if name == "full" else {"budget_ratio": 0.9}
+        with attach(model, make_method(name, **budget, **extra)) as session:
             model.generate(**inputs, max_new_tokens=4, do_sample=False)
             assert session.last_report.generated_tokens == 3
     return len(FAMILIES)
