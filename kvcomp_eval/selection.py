@@ -21,6 +21,13 @@ def top_positions(scores: Tensor, count: int) -> Tensor:
     return order[:count].sort().values
 
 
+def other_positions(chosen: Tensor, count: int) -> Tensor:
+    """Positions below ``count`` that are not in ``chosen``, ascending."""
+    is_other = torch.ones(count, dtype=torch.bool, device=chosen.device)
+    is_other[chosen] = False
+    return is_other.nonzero().squeeze(1)
+
+
 def window_positions(prefix_scores: Tensor, entries: int, prompt_length: int, window: int) -> Tensor:
     """The best ``entries - window`` prefix positions, then the window; ascending.
 

@@ -138,8 +138,7 @@ class ComparedModel(ChatWrapper):
 
     def _planned_bytes(self, report: CacheReport) -> float:
         """Bytes under the common convention: as many entries per head as the budget allows."""
-        window = getattr(self.method, "least_window", getattr(self.method, "window", 32))
-        planned = sum(self.method.entries(length, window) for length in report.prompt_tokens)
+        planned = sum(self.method.entries(length, self.method.least_window) for length in report.prompt_tokens)
         return report.full_bytes * planned / sum(report.prompt_tokens)
 
 

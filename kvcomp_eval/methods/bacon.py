@@ -104,7 +104,7 @@ class Bacon(WindowMethod):
         calibration = BoundaryCalibration(self.variant, self.gamma, self.coherence, self.region, self.gate)
         scores, evidence = calibration(base, last, earlier, self._selected(counts, entries) - window)
         trace.append(evidence)
-        return keep_best(prefill, scores, counts, window)
+        return keep_best(scores, counts, window)
 
     def head_entries(self, prefill: LayerPrefill, scores: Tensor, entries: int, window: int) -> list[int]:
         return self._budgets.head_entries(prefill, scores, entries, window)

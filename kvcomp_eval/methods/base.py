@@ -145,12 +145,17 @@ class Method(ABC):
         return None
 
     def parameters(self) -> dict[str, Any]:
-        """Hyper-parameters by name, for logs and reports."""
-        return {item.name: getattr(self, item.name) for item in fields(self)}
+        """Hyper-parameters by name, for logs and reports; what a method has measured (``repr=False``) is none."""
+        return {item.name: getattr(self, item.name) for item in fields(self) if item.repr}
 
     def entries(self, prompt_length: int, window: int) -> int:
         """Prompt entries per KV head under the common convention; see :func:`entries_per_head`."""
         return entries_per_head(prompt_length, self.budget_ratio, self.budget_entries, window)
+
+    @property
+    def least_window(self) -> int:
+        """Window by which tiny ratios are raised; that of the window methods, so that all hold equal bytes."""
+        return 32
 
     def window_for(self, window: int, prompt_length: int) -> int:
         """The window that fits the budget of this prompt; see :func:`effective_window`."""
@@ -160,11 +165,6 @@ class Method(ABC):
 @dataclass(frozen=True)
 class LayerMethod(Method):
     """A method that chooses once, layer by layer; a prompt that fits into its budget is kept whole."""
-
-    @property
-    def least_window(self) -> int:
-        """Window by which tiny ratios are raised; that of the window methods, so that all hold equal bytes."""
-        return 32
 
     @abstractmethod
     def select(self, prefill: LayerPrefill, entries: int) -> LayerPlan:
@@ -176,6 +176,27 @@ class LayerMethod(Method):
 
     def plan(self, observations: Sequence[LayerPlan], details: dict[str, Any]) -> list[LayerPlan]:
         return list(observations)
+
+
+@dataclass(frozen=True)
+class WindowedMethod(LayerMethod):
+    """A method that always keeps the end of the prompt.
+
+    Parameters
+    ----------
+    window : int
+        Last prompt tokens, always kept. 32 is what the multimodal follow-ups of SnapKV use (SparseMM, MixKV, BACON).
+    """
+
+    window: int = 32
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_at_least("window", self.window, 1)
+
+    @property
+    def least_window(self) -> int:
+        return self.window
 
 
 def keep_everything(prefill: LayerPrefill) -> LayerPlan:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import inspect
 
 from rich.console import Console
@@ -10,6 +11,7 @@ from rich.table import Table
 
 from kvcomp_eval.methods.registry import METHODS, method_class, method_names, method_parameters
 
+_PARAMETERS = "Parameters\n----------\n"
 _COMMON = ("budget_ratio", "budget_entries")
 
 
@@ -23,7 +25,7 @@ def run(options: argparse.Namespace) -> int:
     console = Console()
     if options.name is not None:
         console.print(f"[bold]{options.name}[/bold]")
-        console.print(inspect.getdoc(method_class(options.name)), markup=False)
+        console.print(explain(method_class(options.name)), markup=False)
         return 0
     table = Table(show_lines=True)
     for column in ("method", "paper", "budget varies by", "merges", "while decoding", "parameters and defaults"):
@@ -41,3 +43,11 @@ def run(options: argparse.Namespace) -> int:
     console.print(table)
     console.print(f"Every method takes {' or '.join(_COMMON)}; `kvcomp-eval methods NAME` explains one.", markup=False)
     return 0
+
+
+def explain(method: type) -> str:
+    """A method's documentation, with the parameters that it shares with others at its end."""
+    own, *shared = (inspect.getdoc(cls) or "" for cls in method.__mro__ if dataclasses.is_dataclass(cls))
+    if _PARAMETERS not in own:
+        own += f"\n\n{_PARAMETERS}".rstrip()
+    return "\n".join([own, *(text.partition(_PARAMETERS)[2] for text in shared if _PARAMETERS in text)])

@@ -56,8 +56,7 @@ class HeadwiseMethod(Method):
     def plan(self, observations: Sequence[HeadObservation], details: dict[str, Any]) -> list[LayerPlan]:
         scores = torch.cat([layer.scores for layer in observations], dim=1)
         length, heads = observations[0].length, scores.shape[1]
-        # The window methods' least budget, so that all hold equal bytes.
-        total = heads * self.entries(length, 32)
+        total = heads * self.entries(length, self.least_window)
         budgets = full_head_budgets(self.ranked(scores), length, total, self._short)
         details.setdefault("budgets", []).append(budgets)
         details.setdefault("head_scores", []).append(scores.tolist())

@@ -176,6 +176,10 @@ class HybridKV(Method):
     def scope(self) -> Literal["layer", "global"]:  # type: ignore[override]
         return "layer" if self.allocation == "layer" else "global"
 
+    @property
+    def least_window(self) -> int:
+        return self.window
+
     def observe(self, prefill: LayerPrefill) -> HeadObservation:
         window = self.window_for(self.window, prefill.length)
         rows = text_rows(prefill.visual, self.text_rows, window)

@@ -9,36 +9,34 @@ from torch import Tensor
 
 from kvcomp_eval.budgets.apportion import apportion
 from kvcomp_eval.budgets.compensated import compensated_budgets
-from kvcomp_eval.methods.base import LayerMethod, LayerPlan, LayerPrefill, check_at_least, check_share
+from kvcomp_eval.methods.base import LayerPlan, LayerPrefill, WindowedMethod, check_share
+from kvcomp_eval.methods.window import keep_best
 from kvcomp_eval.scoring.window import window_scores
-from kvcomp_eval.selection import top_positions, window_positions
-from kvcomp_eval.stores.heads import HeadPlan
+from kvcomp_eval.selection import top_positions
 
 _SPENT = "madakv entries spent"
 _ROUNDING = 1e-6
 
 
 @dataclass(frozen=True)
-class MadaKV(LayerMethod):
+class MadaKV(WindowedMethod):
     """Per head and modality, the fewest tokens that cover a share ``theta`` of the window's attention to it.
 
     Li et al., "MadaKV: Adaptive Modality-Perception KV Cache Eviction for Efficient Multimodal Long-Context
     Inference", ACL 2025, arXiv 2506.15724. A reconstruction from descriptions of the paper: no code is public,
-    and theta, the window, the GQA reduction (mean) and what a layer may overspend are not known.
+    and theta, the window (the paper's proxy tokens), the GQA reduction (mean) and what a layer may overspend are not
+    known.
 
     Parameters
     ----------
     theta : float
         Share of each modality's attention to cover.
-    window : int
-        Last tokens, whose attention is used (the paper's proxy tokens) and which are always kept.
     reserve : float
         Part of the mean budget that every later head is safe for. With 0 each is left one entry, and the first
         layers take nearly everything.
     """
 
     theta: float = 0.9
-    window: int = 32
     reserve: float = 0.5
 
     name = "madakv"
@@ -49,12 +47,7 @@ class MadaKV(LayerMethod):
         super().__post_init__()
         if not 0 < self.theta <= 1:
             raise ValueError(f"theta={self.theta} must lie in (0, 1].")
-        check_at_least("window", self.window, 1)
         check_share("reserve", self.reserve)
-
-    @property
-    def least_window(self) -> int:
-        return self.window
 
     def select(self, prefill: LayerPrefill, entries: int) -> LayerPlan:
         length, heads = prefill.length, prefill.num_kv_heads
@@ -74,10 +67,9 @@ class MadaKV(LayerMethod):
             min(mean, max(1, int(self.reserve * mean))),
         )
         prefill.carried[_SPENT] = spent + sum(budgets)
-        return tuple(
-            HeadPlan(window_positions(favour(head, visual, asked, budget), budget + window, length, window))
-            for head, asked, budget in zip(scores, demands, budgets, strict=True)
-        )
+        heads_with = zip(scores, demands, budgets, strict=True)
+        favoured = torch.stack([favour(head, visual, asked, budget) for head, asked, budget in heads_with])
+        return keep_best(favoured, [budget + window for budget in budgets], window)
 
 
 def demand(scores: Tensor, members: Tensor, theta: float) -> Tensor:

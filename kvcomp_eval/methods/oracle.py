@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from kvcomp_eval.methods.base import LayerMethod, LayerPlan, LayerPrefill, Method, check_at_least
-from kvcomp_eval.selection import window_positions
+from kvcomp_eval.methods.base import LayerMethod, LayerPlan, LayerPrefill, Method, WindowedMethod
+from kvcomp_eval.methods.window import keep_best
 from kvcomp_eval.stores.heads import HeadPlan
 from kvcomp_eval.stores.record import AttentionRecord, AttentionRecorder
 
@@ -34,31 +34,16 @@ class Watched(LayerMethod):
 
 
 @dataclass(frozen=True)
-class PrefillOracle(LayerMethod):
+class PrefillOracle(WindowedMethod):
     """The prompt entries that the uncompressed answer attended to most, chosen once.
 
     The upper reference of one-shot selection in "Rate-Controlled Refresh": each prompt is answered twice, first with
     the full cache to learn the scores, then with what they keep. One prompt at a time.
-
-    Parameters
-    ----------
-    window : int
-        Last prompt tokens, always kept.
     """
-
-    window: int = 32
 
     name = "prefill_oracle"
     paper = "Rate-Controlled Refresh (oracle)"
     kind = "reference"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_at_least("window", self.window, 1)
-
-    @property
-    def least_window(self) -> int:
-        return self.window
 
     def prepared(self, rehearse: Callable[[Method], KVCache]) -> Method:
         """This oracle with the scores of the prompt at hand."""
@@ -80,13 +65,10 @@ class Informed(PrefillOracle):
 
     scores: tuple[Tensor, ...] = field(default=(), repr=False, compare=False)
 
-    def parameters(self) -> dict[str, Any]:
-        return {key: value for key, value in super().parameters().items() if key != "scores"}
-
     def select(self, prefill: LayerPrefill, entries: int) -> LayerPlan:
         window = self.window_for(self.window, prefill.length)
         scores = self.scores[prefill.layer][:, : prefill.length - window]
-        return tuple(HeadPlan(window_positions(head, entries, prefill.length, window)) for head in scores)
+        return keep_best(scores, [entries] * prefill.num_kv_heads, window)
 
 
 def recorder(cache: KVCache, layer: int) -> AttentionRecorder:

@@ -6,19 +6,18 @@ from dataclasses import dataclass
 
 import torch
 
-from kvcomp_eval.methods.base import LayerMethod, LayerPlan, LayerPrefill, check_at_least, check_share
+from kvcomp_eval.methods.base import LayerPlan, LayerPrefill, WindowedMethod, check_share
+from kvcomp_eval.methods.random import seed_of
 from kvcomp_eval.stores.heads import HeadPlan
 from kvcomp_eval.stores.random_refresh import RandomRetrieval
 
 
 @dataclass(frozen=True)
-class RandomRefresh(LayerMethod):
+class RandomRefresh(WindowedMethod):
     """RCR's layout and rate, with random entries at random steps.
 
     Parameters
     ----------
-    window : int
-        Last prompt tokens, always kept.
     rate : float
         Share of layer-steps that draw anew.
     seed : int
@@ -27,7 +26,6 @@ class RandomRefresh(LayerMethod):
         Prefix keys and values on the host.
     """
 
-    window: int = 32
     rate: float = 0.4
     seed: int = 0
     offload: bool = True
@@ -39,12 +37,7 @@ class RandomRefresh(LayerMethod):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_at_least("window", self.window, 1)
         check_share("rate", self.rate)
-
-    @property
-    def least_window(self) -> int:
-        return self.window
 
     def select(self, prefill: LayerPrefill, entries: int) -> LayerPlan:
         length = prefill.length
@@ -53,7 +46,7 @@ class RandomRefresh(LayerMethod):
             selected=entries - window,
             prefix=length - window,
             rate=self.rate,
-            seed=(self.seed * 10_007 + prefill.layer) * 1_000_003 + length,
+            seed=seed_of(self.seed, prefill),
             offload=self.offload,
         )
         kept = torch.arange(length - window, length, device=prefill.keys.device)

@@ -93,9 +93,6 @@ class CalibratedRazor(RazorAttention):
 
     measured: Tensor = field(default_factory=lambda: torch.empty(2, 0, 0), repr=False, compare=False)
 
-    def parameters(self) -> dict[str, Any]:
-        return {key: value for key, value in super().parameters().items() if key != "measured"}
-
     def observe(self, prefill: LayerPrefill) -> HeadObservation:
         return HeadObservation(self.measured[:, prefill.layer], prefill.length)
 

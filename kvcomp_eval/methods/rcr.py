@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from kvcomp_eval.methods.bacon import Bacon
-from kvcomp_eval.methods.base import LayerMethod, LayerPlan, LayerPrefill, check_at_least, check_choice, check_share
+from kvcomp_eval.methods.base import LayerPlan, LayerPrefill, WindowedMethod, check_at_least, check_choice, check_share
 from kvcomp_eval.methods.snapkv import SnapKV
 from kvcomp_eval.methods.window import WindowMethod
 from kvcomp_eval.stores.controller import UPDATES, RateController
@@ -20,7 +20,7 @@ _TRACE = "rcr trace"
 
 
 @dataclass(frozen=True)
-class RCR(LayerMethod):
+class RCR(WindowedMethod):
     """Selected prefix entries, the window, and all generated tokens; the first are chosen again on drift.
 
     "Drift Says When, Budget Says How Much: Rate-Controlled KV Re-selection for Long-Form Multimodal Generation".
@@ -29,8 +29,6 @@ class RCR(LayerMethod):
 
     Parameters
     ----------
-    window : int
-        Last prompt tokens, always kept.
     initial : str
         First selection: ``bacon`` or ``snapkv``.
     rank : int
@@ -57,7 +55,6 @@ class RCR(LayerMethod):
         Parquet file for every step's drift, threshold and refreshes (see :mod:`kvcomp_eval.tracing`).
     """
 
-    window: int = 32
     initial: str = "bacon"
     rank: int = 8
     candidates: float = 4.0
@@ -79,7 +76,6 @@ class RCR(LayerMethod):
         super().__post_init__()
         check_choice("initial", self.initial, tuple(INITIAL))
         check_choice("update", self.update, UPDATES)
-        check_at_least("window", self.window, 1)
         check_at_least("rank", self.rank, 0)
         check_at_least("candidates", self.candidates, 1)
         check_at_least("gain", self.gain, 0)
@@ -87,10 +83,6 @@ class RCR(LayerMethod):
         if not (self.tau > 0 or self.tau == -1):
             raise ValueError(f"tau={self.tau} must be positive, inf (never refresh), or -1 (always refresh).")
         _ = self._trace_file  # an unusable file is refused here, not after the prompts
-
-    @property
-    def least_window(self) -> int:
-        return self.window
 
     @cached_property
     def _selector(self) -> WindowMethod:

@@ -4,35 +4,27 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kvcomp_eval.methods.base import LayerMethod, LayerPlan, LayerPrefill, check_at_least, keep_everything
+from kvcomp_eval.methods.base import LayerPlan, LayerPrefill, WindowedMethod, check_at_least, keep_everything
 
 
 @dataclass(frozen=True)
-class RetrievingMethod(LayerMethod):
+class RetrievingMethod(WindowedMethod):
     """The window stays; of the prompt in front of it, entries are fetched at every step.
 
     Parameters
     ----------
-    window : int
-        Last prompt tokens, always kept (32, so that all methods of the comparison keep the same).
     dense_layers : int
         First layers that keep the whole prompt, on top of the budget; 0 so that all methods hold the same.
     offload : bool
         What entries are fetched from is on the host.
     """
 
-    window: int = 32
     dense_layers: int = 0
     offload: bool = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_at_least("window", self.window, 1)
         check_at_least("dense_layers", self.dense_layers, 0)
-
-    @property
-    def least_window(self) -> int:
-        return self.window
 
     def observe(self, prefill: LayerPrefill) -> LayerPlan:
         return keep_everything(prefill) if prefill.layer < self.dense_layers else super().observe(prefill)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
 from kvcomp_eval.inputs import Rotation
 from kvcomp_eval.methods.base import LayerPlan, LayerPrefill, check_at_least
 from kvcomp_eval.methods.retrieving import RetrievingMethod
+from kvcomp_eval.selection import other_positions
 from kvcomp_eval.stores.heads import HeadPlan
+from kvcomp_eval.stores.retrieval import chunk_positions
 from kvcomp_eval.stores.shadowkv import LowRankRetrieval, outlier_chunks
 
 #: The paper's rank for eight KV heads of dimension 128.
@@ -76,10 +77,9 @@ class ShadowKV(RetrievingMethod):
                 offload=self.offload,
                 counts_rotation=first,
                 rotation=prefill.carried[_ROTATION],
-                candidates=_others(head, chunks),
+                candidates=other_positions(head, chunks),
             )
-            outlying = (head[:, None] * size + torch.arange(size, device=device)).flatten()
-            plans.append(HeadPlan(torch.cat([outlying, tail]), retrieval))
+            plans.append(HeadPlan(torch.cat([chunk_positions(head, size), tail]), retrieval))
         return tuple(plans)
 
     def _rank(self, prefill: LayerPrefill, covered: int) -> int:
@@ -91,10 +91,3 @@ class ShadowKV(RetrievingMethod):
         assert prefill.inputs is not None
         whole = prefill.inputs.rotation
         return Rotation(whole.apply, whole.cos[:, :covered].clone(), whole.sin[:, :covered].clone())
-
-
-def _others(chosen: Tensor, count: int) -> Tensor:
-    """Numbers below ``count`` that are not in ``chosen``, ascending."""
-    free = torch.ones(count, dtype=torch.bool, device=chosen.device)
-    free[chosen] = False
-    return free.nonzero().squeeze(1)

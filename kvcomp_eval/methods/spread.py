@@ -45,8 +45,6 @@ class SpreadMethod(Method):
     official: bool = False
 
     scope: ClassVar[Literal["layer", "global"]] = "global"
-    #: Tiny ratios are raised by the window of the window methods, so that all hold equal bytes.
-    least_window: ClassVar[int] = 32
 
     @abstractmethod
     def observe(self, prefill: LayerPrefill) -> LayerScores: ...

@@ -10,9 +10,8 @@ from torch import Tensor
 
 from kvcomp_eval.methods.base import LayerPlan, LayerPrefill, check_at_least, check_share
 from kvcomp_eval.methods.spread import LayerScores, SpreadMethod
+from kvcomp_eval.methods.window import keep_best
 from kvcomp_eval.scoring.columns import attention_density, column_sums
-from kvcomp_eval.selection import window_positions
-from kvcomp_eval.stores.heads import HeadPlan
 
 
 @dataclass(frozen=True)
@@ -59,9 +58,7 @@ class VLCache(SpreadMethod):
     def keep(self, layer: LayerScores, entries: int) -> LayerPlan:
         length = layer.received.shape[1]
         recent = max(1, int(entries * self.recent_share + 0.5))
-        return tuple(
-            HeadPlan(window_positions(scores[: length - recent], entries, length, recent)) for scores in layer.received
-        )
+        return keep_best(layer.received[:, : length - recent], [entries] * len(layer.received), recent)
 
 
 def question_rows(visual: Tensor, fallback_window: int) -> Tensor:

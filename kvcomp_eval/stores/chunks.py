@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from kvcomp_eval.stores.retrieval import Retrieval, Retriever
+from kvcomp_eval.stores.retrieval import ChunkRetrieval, PooledRetriever, chunk_positions
 from kvcomp_eval.stores.transfer import make_pool
 
 INDEXES = ("mean", "minmax", "cuboid")
@@ -18,16 +18,11 @@ GROUP_RULES = ("max_softmax", "mean_softmax", "mean_logit")
 
 
 @dataclass(frozen=True)
-class ChunkSpec(Retrieval):
+class ChunkSpec(ChunkRetrieval):
     """How the entries of a head are retrieved.
 
     Parameters
     ----------
-    num_chunks : int
-        Chunks to choose from; they cover the prompt's first ``num_chunks * chunk_size`` tokens.
-    retrieved : int
-        Chunks attended to at a step.
-    chunk_size : int
     index : str
         ``mean``: mean key (HybridKV, ShadowKV); ``minmax``: bounding box (Quest); ``cuboid``: box of
         centre plus and minus the mean absolute deviation (ArkVale).
@@ -41,27 +36,16 @@ class ChunkSpec(Retrieval):
         the current ones only for KV heads where the cosine of the two is below this. None: always the current.
     """
 
-    num_chunks: int
-    retrieved: int
-    chunk_size: int
     index: str = "mean"
     group_rule: str = "max_softmax"
     offload: bool = True
     correct_below: float | None = None
 
-    @property
-    def filled(self) -> int:
-        return self.retrieved * self.chunk_size
-
-    @property
-    def covered(self) -> int:
-        return self.num_chunks * self.chunk_size
-
     def build(self, members: Sequence[Any], keys: Tensor, values: Tensor, slots: Any) -> ChunkRetriever:
         return ChunkRetriever(self, keys, values)
 
 
-class ChunkRetriever(Retriever):
+class ChunkRetriever(PooledRetriever):
     """Refills the first slots of S heads with the chunks that the current query asks for.
 
     Parameters
@@ -75,8 +59,10 @@ class ChunkRetriever(Retriever):
         self.spec = spec
         chunked = keys.unflatten(1, (spec.num_chunks, spec.chunk_size))
         self._index = build_index(chunked, spec.index)
-        self._keys = make_pool(chunked.flatten(2), spec.offload)
-        self._values = make_pool(values.reshape(chunked.shape).flatten(2), spec.offload)
+        self.pools = (
+            make_pool(chunked.flatten(2), spec.offload),
+            make_pool(values.reshape(chunked.shape).flatten(2), spec.offload),
+        )
         self.chosen: Tensor | None = None
         self._last_queries: Tensor | None = None
 
@@ -86,9 +72,7 @@ class ChunkRetriever(Retriever):
             queries = self._stale_where_similar(queries, self.spec.correct_below)
         scores = chunk_scores(queries, self._index, scaling, self.spec.group_rule)
         self.chosen = scores.topk(self.spec.retrieved, dim=-1, sorted=False).indices
-        heads, width = len(scores), self.spec.chunk_size * slots.keys.shape[-1]
-        for pool, buffer in ((self._keys, slots.keys), (self._values, slots.values)):
-            pool.fetch(self.chosen, buffer[:, : self.spec.filled].view(heads, self.spec.retrieved, width))
+        self.fetch(self.chosen, slots, self.spec.chunk_size)
 
     def _stale_where_similar(self, queries: Tensor, threshold: float) -> Tensor:
         """The last token's queries for KV heads whose queries barely turned, the current ones for the others."""
@@ -104,8 +88,7 @@ class ChunkRetriever(Retriever):
 
     def positions(self) -> Tensor:
         assert self.chosen is not None
-        chunk = torch.arange(self.spec.chunk_size, device=self.chosen.device)
-        return (self.chosen.unsqueeze(-1) * self.spec.chunk_size + chunk).flatten(1)
+        return chunk_positions(self.chosen, self.spec.chunk_size)
 
     @property
     def reads_per_step(self) -> float:
@@ -115,15 +98,6 @@ class ChunkRetriever(Retriever):
     @property
     def index_bytes(self) -> int:
         return sum(part.untyped_storage().nbytes() for part in self._index)
-
-    @property
-    def device_bytes(self) -> int:
-        """Bytes of the pool itself when it is not offloaded."""
-        return self._keys.device_bytes + self._values.device_bytes
-
-    @property
-    def host_bytes(self) -> int:
-        return self._keys.host_bytes + self._values.host_bytes
 
 
 def build_index(chunked_keys: Tensor, kind: str) -> tuple[Tensor, ...]:

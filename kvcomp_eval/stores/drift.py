@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from kvcomp_eval.stores.controller import RateController
-from kvcomp_eval.stores.retrieval import Retrieval, Retriever
+from kvcomp_eval.stores.retrieval import PooledRetriever, TokenRetrieval
 from kvcomp_eval.stores.transfer import make_pool
 
 
@@ -23,15 +23,11 @@ class DriftProbe(Protocol):
 
 
 @dataclass(frozen=True)
-class DriftRetrieval(Retrieval):
+class DriftRetrieval(TokenRetrieval):
     """How a head re-selects its ``selected`` prefix entries.
 
     Parameters
     ----------
-    selected : int
-        Entries chosen from the prefix (c).
-    prefix : int
-        Prompt tokens in front of the window (Np).
     candidates : int
         Entries whose keys are fetched and scored exactly, before ``selected`` of them are kept.
     rank : int
@@ -43,8 +39,6 @@ class DriftRetrieval(Retrieval):
     branching : bool
         Skip the work of a step in which nothing refreshes; needs to know on the host (for comparison).
     num_kv_heads : int
-    offload : bool
-        Prefix keys and values on the host.
     layer : int
     initial : Tensor [selected], int64
         Prefix positions to start with.
@@ -54,27 +48,16 @@ class DriftRetrieval(Retrieval):
         Told about every step of the sample.
     """
 
-    selected: int
-    prefix: int
     candidates: int
     rank: int
     centred: bool
     per_head: bool
     branching: bool
     num_kv_heads: int
-    offload: bool
     layer: int
     initial: Tensor = field(compare=False)
     controller: RateController = field(compare=False)
     probe: DriftProbe | None = field(compare=False, default=None)
-
-    @property
-    def filled(self) -> int:
-        return self.selected
-
-    @property
-    def covered(self) -> int:
-        return self.prefix
 
     def build(self, members: Sequence[Any], keys: Tensor, values: Tensor, slots: Any) -> DriftRetriever:
         controllers = [member.controller for member in members[:: self.num_kv_heads]]
@@ -88,7 +71,7 @@ class DriftRetrieval(Retrieval):
         return DriftRetriever(self, controllers, chosen, keys, values, slots, probes)
 
 
-class DriftRetriever(Retriever):
+class DriftRetriever(PooledRetriever):
     """Measures drift at every step, and swaps in a new selection where it exceeds the sample's threshold.
 
     Drift is the softmax mass on evicted prefix tokens, whose logits the detector approximates in the space of the
@@ -112,12 +95,10 @@ class DriftRetriever(Retriever):
         self._probes = probes
         self._controllers = controllers
         self._detector = Detector.of(keys, spec.rank, spec.centred)
-        self._keys = make_pool(keys, spec.offload)
-        self._values = make_pool(values, spec.offload)
-        self._keys.fetch(chosen, slots.keys[:, : spec.selected])
-        self._values.fetch(chosen, slots.values[:, : spec.selected])
-        for sample, probe in enumerate(probes):
-            probe.start(spec.layer, chosen[sample * spec.num_kv_heads : (sample + 1) * spec.num_kv_heads])
+        self.pools = (make_pool(keys, spec.offload), make_pool(values, spec.offload))
+        self.fetch(chosen, slots)
+        for probe, heads in zip(probes, chosen.split(spec.num_kv_heads), strict=False):
+            probe.start(spec.layer, heads)
 
     def refresh(self, queries: Tensor, scaling: float, slots: Any) -> None:
         spec, count = self.spec, self.spec.selected
@@ -137,9 +118,10 @@ class DriftRetriever(Retriever):
             controller.observe(share)
         if not spec.branching or bool(triggered.any()):
             self._reselect(queries, prefix, others, mass, triggered.flatten(), slots)
-        for sample, probe in enumerate(self._probes):
-            heads = slice(sample * spec.num_kv_heads, (sample + 1) * spec.num_kv_heads)
-            probe(spec.layer, drift[sample].mean(), threshold[sample], refreshed[sample], self.chosen[heads])
+        if self._probes:
+            samples = zip(drift.mean(1), threshold, refreshed, self.chosen.split(spec.num_kv_heads), strict=True)
+            for probe, figures in zip(self._probes, samples, strict=True):
+                probe(spec.layer, *figures)
 
     def _reselect(
         self, queries: Tensor, prefix: Tensor, others: Tensor, mass: Tensor, triggered: Tensor, slots: Any
@@ -148,14 +130,15 @@ class DriftRetriever(Retriever):
         spec = self.spec
         candidates = mass.topk(spec.candidates, dim=1).indices
         heads, group, width = len(candidates), queries.shape[1], slots.keys.shape[-1]
+        key_pool, value_pool = self.pools
         keys = slots.keys.new_empty(heads, spec.candidates, width)
-        self._keys.fetch(candidates, keys)
+        key_pool.fetch(candidates, keys)
         exact = torch.matmul(queries, keys.float().transpose(1, 2))
         rescored = prefix_mass(prefix.scatter(2, candidates.unsqueeze(1).expand(-1, group, -1), exact), others)
         best = rescored.gather(1, candidates).topk(spec.selected, dim=1).indices
         chosen = candidates.gather(1, best)
         values = slots.values.new_empty(heads, spec.selected, width)
-        self._values.fetch(chosen, values)
+        value_pool.fetch(chosen, values)
         best_keys = keys.gather(1, best.unsqueeze(-1).expand(-1, -1, width))
         where = triggered[:, None, None]
         front = slice(None, spec.selected)
@@ -169,14 +152,6 @@ class DriftRetriever(Retriever):
     @property
     def index_bytes(self) -> int:
         return self._detector.bytes
-
-    @property
-    def device_bytes(self) -> int:
-        return self._keys.device_bytes + self._values.device_bytes
-
-    @property
-    def host_bytes(self) -> int:
-        return self._keys.host_bytes + self._values.host_bytes
 
     @property
     def reads_per_step(self) -> float:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from kvcomp_eval.selection import other_positions
 from kvcomp_eval.stores.merge import Merge
 from kvcomp_eval.stores.retrieval import Retrieval, Retriever
 from kvcomp_eval.stores.rolling import HeavyHitters, RollingSlots
@@ -243,9 +244,8 @@ def _compensate(slots: Slots, plans: list[HeadPlan], prompts: list[tuple[Tensor,
     """
     counts = []
     for place, (plan, (keys, values)) in enumerate(zip(plans, prompts, strict=True)):
-        evicted = torch.ones(len(keys), dtype=torch.bool, device=keys.device)
-        evicted[plan.kept] = False
-        counts.append(len(keys) - len(plan.kept))
+        evicted = other_positions(plan.kept, len(keys))
+        counts.append(len(evicted))
         slots.keys[place, 0] = keys[evicted].float().mean(0)
         slots.values[place, 0] = values[evicted].float().mean(0)
     slots.add_to_logits(0, [math.log(count) for count in counts])

@@ -9,37 +9,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kvcomp_eval.stores.retrieval import PooledRetriever, Retrieval
+from kvcomp_eval.stores.retrieval import PooledRetriever, TokenRetrieval
 from kvcomp_eval.stores.transfer import make_pool
 
 
 @dataclass(frozen=True)
-class PartialKeyRetrieval(Retrieval):
+class PartialKeyRetrieval(TokenRetrieval):
     """How a head retrieves its ``selected`` prefix entries at every step.
 
     Parameters
     ----------
-    selected : int
-    prefix : int
-        Prompt tokens to choose from.
-    offload : bool
-        Prefix keys and values on the host.
     skew : Tensor [D, d']
         Orthonormal columns onto which queries and keys are projected; see :func:`partial_skew`.
     """
 
-    selected: int
-    prefix: int
-    offload: bool
     skew: Tensor = field(compare=False)
-
-    @property
-    def filled(self) -> int:
-        return self.selected
-
-    @property
-    def covered(self) -> int:
-        return self.prefix
 
     def build(self, members: Sequence[Any], keys: Tensor, values: Tensor, slots: Any) -> PartialKeyRetriever:
         skew = torch.stack([member.skew for member in members])
@@ -69,8 +53,7 @@ class PartialKeyRetriever(PooledRetriever):
         short = torch.matmul(queries.float() * scaling, self._skew.float())
         weights = torch.matmul(short, self._partial.float()).softmax(-1).mean(1)
         self.chosen = weights.topk(self._selected, dim=-1, sorted=False).indices
-        for pool, buffer in zip(self.pools, (slots.keys, slots.values), strict=True):
-            pool.fetch(self.chosen, buffer[:, : self._selected])
+        self.fetch(self.chosen, slots)
 
     def positions(self) -> Tensor:
         return self.chosen

@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from kvcomp_eval.selection import other_positions
+
 MERGE_RULES = ("averaged", "pivotal", "weighted")
 _EVICTED_BLOCK = 1024
 
@@ -46,9 +48,7 @@ class Merge:
         keys, values : Tensor [N, D]
         kept : Tensor [k], int64
         """
-        is_evicted = torch.ones(len(keys), dtype=torch.bool, device=keys.device)
-        is_evicted[kept] = False
-        evicted = is_evicted.nonzero().squeeze(1)
+        evicted = other_positions(kept, len(keys))
         kept_keys, evicted_keys = keys[kept].float(), keys[evicted].float()
         similarity, target = nearest(evicted_keys, kept_keys)
         weight = similarity if self.rule == "weighted" else torch.full_like(similarity, self._share)

@@ -10,50 +10,36 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kvcomp_eval.stores.retrieval import Retrieval, Retriever
+from kvcomp_eval.stores.retrieval import PooledRetriever, TokenRetrieval
 from kvcomp_eval.stores.transfer import make_pool
 
 
 @dataclass(frozen=True)
-class RandomRetrieval(Retrieval):
+class RandomRetrieval(TokenRetrieval):
     """At a share ``rate`` of the steps, random prefix entries replace the ``selected`` ones.
 
     Parameters
     ----------
-    selected, prefix : int
     rate : float
     seed : int
         Of this layer and prompt length.
-    offload : bool
     """
 
-    selected: int
-    prefix: int
     rate: float
     seed: int
-    offload: bool
-
-    @property
-    def filled(self) -> int:
-        return self.selected
-
-    @property
-    def covered(self) -> int:
-        return self.prefix
 
     def build(self, members: Sequence[Any], keys: Tensor, values: Tensor, slots: Any) -> RandomRetriever:
         return RandomRetriever(self, keys, values, slots)
 
 
-class RandomRetriever(Retriever):
+class RandomRetriever(PooledRetriever):
     """Draws on the CPU, so that every device chooses the same entries."""
 
     def __init__(self, spec: RandomRetrieval, keys: Tensor, values: Tensor, slots: Any) -> None:
         self.spec = spec
         self._generator = torch.Generator().manual_seed(spec.seed)
         self._coin = random.Random(spec.seed)
-        self._keys = make_pool(keys, spec.offload)
-        self._values = make_pool(values, spec.offload)
+        self.pools = (make_pool(keys, spec.offload), make_pool(values, spec.offload))
         self._heads, self._device = len(keys), keys.device
         self._steps = self._refreshes = 0
         self._draw(slots)
@@ -67,8 +53,7 @@ class RandomRetriever(Retriever):
     def _draw(self, slots: Any) -> None:
         order = torch.rand(self._heads, self.spec.prefix, generator=self._generator).argsort(dim=1)
         self.chosen = order[:, : self.spec.selected].to(self._device)
-        for pool, buffer in ((self._keys, slots.keys), (self._values, slots.values)):
-            pool.fetch(self.chosen, buffer[:, : self.spec.selected])
+        self.fetch(self.chosen, slots)
 
     def positions(self) -> Tensor:
         return self.chosen
@@ -76,14 +61,6 @@ class RandomRetriever(Retriever):
     @property
     def index_bytes(self) -> int:
         return 0
-
-    @property
-    def device_bytes(self) -> int:
-        return self._keys.device_bytes + self._values.device_bytes
-
-    @property
-    def host_bytes(self) -> int:
-        return self._keys.host_bytes + self._values.host_bytes
 
     @property
     def reads_per_step(self) -> float:

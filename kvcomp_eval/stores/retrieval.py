@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from kvcomp_eval.stores.transfer import RowPool
@@ -62,6 +64,12 @@ class PooledRetriever(Retriever):
 
     pools: tuple[RowPool, ...]
 
+    def fetch(self, rows: Tensor, slots: Any, tokens: int = 1) -> None:
+        """Copy rows [S, m], each of so many tokens, from the pools of keys and values into the first slots."""
+        for pool, buffer in zip(self.pools, (slots.keys, slots.values), strict=True):
+            front = buffer[:, : rows.shape[1] * tokens]
+            pool.fetch(rows, front.view(*rows.shape, tokens * buffer.shape[-1]))
+
     @property
     def device_bytes(self) -> int:
         return sum(pool.device_bytes for pool in self.pools)
@@ -71,6 +79,7 @@ class PooledRetriever(Retriever):
         return sum(pool.host_bytes for pool in self.pools)
 
 
+@dataclass(frozen=True)
 class Retrieval(ABC):
     """How a head retrieves; equal ones share a retriever. Implementations are frozen dataclasses."""
 
@@ -96,3 +105,62 @@ class Retrieval(ABC):
         slots : Slots
             Of the same heads; what a retriever wants to find there at the first step it puts there.
         """
+
+
+@dataclass(frozen=True)
+class TokenRetrieval(Retrieval):
+    """Single tokens of the prefix.
+
+    Parameters
+    ----------
+    selected : int
+        Entries that a head holds of the prefix (c).
+    prefix : int
+        Prompt tokens in front of the window, to choose from (Np).
+    offload : bool
+        Prefix keys and values on the host.
+    """
+
+    selected: int
+    prefix: int
+    offload: bool
+
+    @property
+    def filled(self) -> int:
+        return self.selected
+
+    @property
+    def covered(self) -> int:
+        return self.prefix
+
+
+@dataclass(frozen=True)
+class ChunkRetrieval(Retrieval):
+    """Chunks of successive tokens.
+
+    Parameters
+    ----------
+    num_chunks : int
+        Chunks to choose from; they cover the prompt's first ``num_chunks * chunk_size`` tokens.
+    retrieved : int
+        Chunks attended to at a step.
+    chunk_size : int
+    """
+
+    num_chunks: int
+    retrieved: int
+    chunk_size: int
+
+    @property
+    def filled(self) -> int:
+        return self.retrieved * self.chunk_size
+
+    @property
+    def covered(self) -> int:
+        return self.num_chunks * self.chunk_size
+
+
+def chunk_positions(chunks: Tensor, chunk_size: int) -> Tensor:
+    """Tokens [.., m * chunk_size] of chunks [.., m]."""
+    inside = torch.arange(chunk_size, device=chunks.device)
+    return (chunks.unsqueeze(-1) * chunk_size + inside).flatten(-2)

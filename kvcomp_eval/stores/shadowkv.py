@@ -12,21 +12,16 @@ from torch.nn import functional as F
 
 from kvcomp_eval.inputs import Rotation
 from kvcomp_eval.stores.chunks import build_index, chunk_scores
-from kvcomp_eval.stores.retrieval import PooledRetriever, Retrieval
+from kvcomp_eval.stores.retrieval import ChunkRetrieval, PooledRetriever, chunk_positions
 from kvcomp_eval.stores.transfer import make_pool
 
 
 @dataclass(frozen=True)
-class LowRankRetrieval(Retrieval):
+class LowRankRetrieval(ChunkRetrieval):
     """How a head retrieves.
 
     Parameters
     ----------
-    num_chunks : int
-        They cover the prompt's first ``num_chunks * chunk_size`` tokens.
-    retrieved : int
-        Chunks attended to at a step.
-    chunk_size : int
     rank : int
         Of the keys of all KV heads side by side.
     num_kv_heads : int
@@ -40,23 +35,12 @@ class LowRankRetrieval(Retrieval):
         Chunks to choose from; the others (outliers) are resident.
     """
 
-    num_chunks: int
-    retrieved: int
-    chunk_size: int
     rank: int
     num_kv_heads: int
     offload: bool
     counts_rotation: bool
     rotation: Rotation = field(compare=False)
     candidates: Tensor = field(compare=False)
-
-    @property
-    def filled(self) -> int:
-        return self.retrieved * self.chunk_size
-
-    @property
-    def covered(self) -> int:
-        return self.num_chunks * self.chunk_size
 
     def build(self, members: Sequence[Any], keys: Tensor, values: Tensor, slots: Any) -> LowRankRetriever:
         return LowRankRetriever(members, keys, values)
@@ -108,8 +92,7 @@ class LowRankRetriever(PooledRetriever):
             buffer[:, front] = rebuilt.squeeze(1).to(buffer.dtype)
 
     def positions(self) -> Tensor:
-        chunk = torch.arange(self._chunk_size, device=self.chosen.device)
-        return (self.chosen.unsqueeze(-1) * self._chunk_size + chunk).flatten(1)
+        return chunk_positions(self.chosen, self._chunk_size)
 
     @property
     def reads_per_step(self) -> float:
