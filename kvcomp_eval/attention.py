@@ -8,7 +8,8 @@ are plain attention.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 from transformers import AttentionInterface
+from transformers.cache_utils import DynamicLayer
 from transformers.integrations.flash_attention import flash_attention_forward
 from transformers.integrations.sdpa_attention import repeat_kv, sdpa_attention_forward
 from transformers.masking_utils import (
@@ -25,8 +27,37 @@ from transformers.masking_utils import (
     sdpa_mask,
 )
 
+from kvcomp_eval.compat import set_text_attention, text_config
+
 LAYER_KEY = "kvcomp_layer"
 AttentionFunction = Callable[..., tuple[Tensor, Any]]
+
+
+class AnnouncedLayer(DynamicLayer):
+    """A full cache layer that puts itself into the attention call, whose ``attend`` then runs in its place."""
+
+    def update(
+        self,
+        key_states: Tensor,
+        value_states: Tensor,
+        *args: Any,
+        kwargs: dict[str, Any] | None = None,
+        **_: Any,
+    ) -> tuple[Tensor, Tensor]:
+        assert kwargs is not None
+        kwargs[LAYER_KEY] = self
+        return super().update(key_states, value_states)
+
+
+@contextmanager
+def switched_attention(model: Any, backend: PrefillBackend) -> Iterator[None]:
+    """Run the text decoder on a registered attention inside the block."""
+    previous = text_config(model)._attn_implementation
+    set_text_attention(model, backend.registered_name)
+    try:
+        yield
+    finally:
+        set_text_attention(model, previous)
 
 
 @dataclass(frozen=True)

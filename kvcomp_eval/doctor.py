@@ -8,7 +8,8 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, entry_points, version
+from functools import partial
+from importlib.metadata import EntryPoint, PackageNotFoundError, entry_points, version
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -75,7 +76,7 @@ def examine() -> Iterator[Finding]:
 
 def _packages() -> Iterator[Finding]:
     for name in REQUIRED:
-        yield _try("package", name, lambda name=name: version(name))  # type: ignore[misc]
+        yield _try("package", name, partial(version, name))
     for name, use in OPTIONAL.items():
         try:
             yield Finding("package", name, "ok", f"{version(name)}: {use}")
@@ -88,7 +89,11 @@ def _packages() -> Iterator[Finding]:
 def _plugins() -> Iterator[Finding]:
     """One broken plug-in makes lmms-eval drop the models of all."""
     for point in entry_points(group="lmms_eval.models"):
-        yield _try("plug-in", point.name, lambda point=point: str(point.load().__module__))  # type: ignore[misc]
+        yield _try("plug-in", point.name, partial(_module_of, point))
+
+
+def _module_of(point: EntryPoint) -> str:
+    return str(point.load().__module__)
 
 
 def _device() -> str:

@@ -11,14 +11,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers.cache_utils import Cache, DynamicLayer
+from transformers.cache_utils import Cache
 
-from kvcomp_eval.attention import LAYER_KEY, get_backend
+from kvcomp_eval.attention import AnnouncedLayer, get_backend, switched_attention
 from kvcomp_eval.cache import KVCache
-from kvcomp_eval.compat import cache_keyword, set_text_attention, text_config
+from kvcomp_eval.compat import cache_keyword
 
 
-class ReferenceLayer(DynamicLayer):
+class ReferenceLayer(AnnouncedLayer):
     """A full layer whose decode steps replay the masks of a trace.
 
     Parameters
@@ -31,18 +31,6 @@ class ReferenceLayer(DynamicLayer):
         super().__init__()
         self._trace = iter(trace)
         self._prompt_seen = False
-
-    def update(
-        self,
-        key_states: Tensor,
-        value_states: Tensor,
-        *args: Any,
-        kwargs: dict[str, Any] | None = None,
-        **_: Any,
-    ) -> tuple[Tensor, Tensor]:
-        assert kwargs is not None
-        kwargs[LAYER_KEY] = self
-        return super().update(key_states, value_states)
 
     def attend(
         self,
@@ -91,9 +79,5 @@ def replay(model: Any, inputs: Mapping[str, Any], traced: KVCache, **generate_kw
         ``session.last_cache`` of ``attach(..., trace=True)``.
     """
     cache = Cache(layers=[ReferenceLayer(layer.trace) for layer in traced.packed_layers])
-    previous = text_config(model)._attn_implementation
-    set_text_attention(model, get_backend("sdpa").registered_name)
-    try:
+    with switched_attention(model, get_backend("sdpa")):
         return model.generate(**inputs, **{cache_keyword(model): cache}, **generate_kwargs)
-    finally:
-        set_text_attention(model, previous)

@@ -5,6 +5,16 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+#: Byte and entry counts that are sums over the samples of a call's batch.
+SUMMED_FIGURES = (
+    "device_bytes",
+    "host_bytes",
+    "index_bytes",
+    "full_bytes",
+    "generated_bytes",
+    "kept_entries",
+)
+
 
 @dataclass(frozen=True)
 class CacheReport:

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from kvcomp_eval.attention import get_backend
+from kvcomp_eval.attention import get_backend, switched_attention
 from kvcomp_eval.cache import KVCache
-from kvcomp_eval.compat import CACHE_KEYWORDS, cache_keyword, set_text_attention, text_config
+from kvcomp_eval.compat import CACHE_KEYWORDS, cache_keyword, text_config
 from kvcomp_eval.inputs import AttentionInputs
 from kvcomp_eval.methods.base import Method
 from kvcomp_eval.prompt import Prompt
@@ -166,19 +166,16 @@ def attach(model: Any, method: Method, prefill: str = "sdpa", trace: bool = Fals
     if "generate" in vars(model):
         raise ValueError("This model's generate() is wrapped already; leave the outer `with attach(...)` block first.")
     session = Session(model, method, trace)
-    previous = text_config(model)._attn_implementation
-    set_text_attention(model, backend.registered_name)
-    hooks: list[Any] = []
-    try:
+    with switched_attention(model, backend):
         session.method = method.calibrated(model.config, session.read)
+        hooks = _hand_over_inputs(model) if method.needs_inputs else []
         model.generate = session.generate
-        hooks += _hand_over_inputs(model) if method.needs_inputs else []
-        yield session
-    finally:
-        for hook in hooks:
-            hook.remove()
-        vars(model).pop("generate", None)
-        set_text_attention(model, previous)
+        try:
+            yield session
+        finally:
+            del model.generate
+            for hook in hooks:
+                hook.remove()
 
 
 def _hand_over_inputs(model: Any) -> list[Any]:

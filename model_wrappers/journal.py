@@ -7,19 +7,10 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-from kvcomp_eval.report import CacheReport
+from kvcomp_eval.report import SUMMED_FIGURES, CacheReport
 
 #: Figures of a report that are sums over the samples of its batch; their mean per answer goes into the results.
-PER_ANSWER = (
-    "device_bytes",
-    "host_bytes",
-    "index_bytes",
-    "full_bytes",
-    "generated_bytes",
-    "kept_entries",
-    "prefill_seconds",
-    "decode_seconds",
-)
+PER_ANSWER = (*SUMMED_FIGURES, "prefill_seconds", "decode_seconds")
 
 
 class Journal:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -44,7 +45,7 @@ def decode_steps(
         turn = step % len(contenders)
         for contender in [*contenders[turn:], *contenders[:turn]]:
             contender.select(model)
-            elapsed, output = cpu_seconds(lambda c=contender, t=token, p=position: c.run(model, t, p))  # type: ignore[misc]
+            elapsed, output = cpu_seconds(partial(contender.run, model, token, position))
             seconds[contender.name].append(elapsed)
             logits[contender.name].append(output)
     return seconds, logits

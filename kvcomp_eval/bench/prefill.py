@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -43,7 +44,7 @@ def measure_prefill(
         for contender in [*contenders[shift:], *contenders[:shift]]:
             contender.start(prompt, shape.layers, reserve=32)
             contender.select(model)
-            elapsed, _ = cpu_seconds(lambda c=contender: c.run(model, tokens, positions))  # type: ignore[misc]
+            elapsed, _ = cpu_seconds(partial(contender.run, model, tokens, positions))
             seconds[contender.name].append(elapsed)
             caches[contender.name] = contender.measure()
     return [

@@ -6,13 +6,13 @@ import hashlib
 import json
 import re
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import kvcomp_eval
 from kvcomp_eval import model_wrappers, tasks
 from kvcomp_eval.compare.config import Cell, Config
+from kvcomp_eval.versions import installed_versions
 
 PACKAGES = ("kvcomp-eval", "lmms-eval", "torch", "transformers", "qwen-vl-utils")
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
@@ -63,7 +63,7 @@ def differences(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> l
 
 def versions() -> dict[str, str]:
     """Installed versions of what determines answers."""
-    return {package: _version(package) for package in PACKAGES}
+    return installed_versions(PACKAGES)
 
 
 @cache
@@ -93,13 +93,6 @@ def _digest(files: list[Path], depth: int) -> str:
     for file in files:
         total.update("/".join(file.parts[depth:]).encode() + b"\0" + file.read_bytes())
     return total.hexdigest()[:16]
-
-
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return "not installed"
 
 
 def _plain(value: Any) -> Any:

@@ -10,21 +10,13 @@ from typing import Any
 from kvcomp_eval.compare.config import Cell, Guards, Row
 from kvcomp_eval.compare.fingerprint import differences
 from kvcomp_eval.compare.journal import Journal, JournalError, read_lines
+from kvcomp_eval.report import SUMMED_FIGURES
 
 #: Task and document.
 AnswerKey = tuple[str, int]
 
 #: Figures of a call's report that go into the journal.
-REPORT_FIGURES = (
-    "device_bytes",
-    "host_bytes",
-    "index_bytes",
-    "full_bytes",
-    "generated_bytes",
-    "kept_entries",
-    "full_entries",
-    "reads_per_step",
-)
+REPORT_FIGURES = (*SUMMED_FIGURES, "full_entries", "reads_per_step")
 
 
 #: Why a guard asked for an answer: alone instead of in a batch, once more at the end, at 100 % budget.

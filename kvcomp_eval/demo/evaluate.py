@@ -22,9 +22,9 @@ from transformers import AutoProcessor, Qwen2_5_VLForConditionalGeneration
 
 from kvcomp_eval import attach, make_method
 from kvcomp_eval.demo import path
-from kvcomp_eval.demo.heldout import TASKS, document, render_images
-from kvcomp_eval.demo.metrics import rouge_l, score
-from kvcomp_eval.demo.prompts import LABELS
+from kvcomp_eval.demo.heldout import TASKS, document, labelled, render_images
+from kvcomp_eval.demo.metrics import score
+from kvcomp_eval.metrics.rouge import rouge_l
 from kvcomp_eval.session import Session
 
 MAX_NEW_TOKENS = {"vqa": 48, "describe": 224, "across": 64}
@@ -45,17 +45,16 @@ class Demo:
 
     def messages(self, doc: dict[str, Any]) -> list[dict[str, Any]]:
         """Return the chat of one document: each image behind its label, then the question."""
-        content: list[dict[str, str]] = []
-        for label in LABELS[: doc["images"]]:
-            content += [{"type": "text", "text": label}, {"type": "image"}]
-        content.append({"type": "text", "text": doc["question"]})
+        images = [{"type": "image"}] * doc["images"]
+        content = labelled(images, doc["question"], lambda text: {"type": "text", "text": text})
         return [{"role": "user", "content": content}]
 
-    def inputs(self, doc: dict[str, Any]) -> dict[str, torch.Tensor]:
-        """Return the model inputs of one document."""
-        images = [Image.fromarray(image) for image in render_images(doc)]
-        text = self.processor.apply_chat_template(self.messages(doc), add_generation_prompt=True, tokenize=False)
-        return dict(self.processor(text=[text], images=images, return_tensors="pt"))
+    def inputs(self, *docs: dict[str, Any]) -> dict[str, torch.Tensor]:
+        """Return the model inputs of documents, as one left-padded batch."""
+        chats = [self.messages(doc) for doc in docs]
+        texts = self.processor.apply_chat_template(chats, add_generation_prompt=True, tokenize=False)
+        images = [[Image.fromarray(image) for image in render_images(doc)] for doc in docs]
+        return dict(self.processor(text=texts, images=images, return_tensors="pt", padding=True))
 
     @torch.inference_mode()
     def answer(self, doc: dict[str, Any]) -> str:

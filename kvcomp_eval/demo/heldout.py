@@ -5,12 +5,16 @@ A document stores text only; its images are rendered from its seed when they are
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
 
 import numpy as np
 
-from kvcomp_eval.demo.prompts import make_question
+from kvcomp_eval.demo.prompts import LABELS, make_question
 from kvcomp_eval.demo.scenes import Scene, random_scene, render
+
+#: One part of a message.
+Part = TypeVar("Part")
 
 HELD_OUT_SPLIT = 1  # first word of the seed sequence; training uses 0
 TASKS: dict[str, tuple[str, ...]] = {
@@ -59,3 +63,17 @@ def render_images(doc: dict[str, Any]) -> list[np.ndarray]:
     """Return the document's images, uint8 [280, 280, 3] each."""
     rng = np.random.default_rng([HELD_OUT_SPLIT, list(TASKS).index(doc["task"]), doc["index"], 1])
     return [render(scene, rng) for scene in document_scenes(doc)]
+
+
+def labelled(images: Iterable[Part], question: str, as_text: Callable[[str], Part]) -> list[Part]:
+    """The content of a prompt: each image behind its label, then the question.
+
+    Parameters
+    ----------
+    images : iterable
+        In the form that the caller's messages have.
+    as_text : callable
+        Puts a label or the question into that form.
+    """
+    behind = [part for label, image in zip(LABELS, images, strict=False) for part in (as_text(label), image)]
+    return [*behind, as_text(question)]

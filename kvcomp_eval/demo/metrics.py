@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from functools import lru_cache
 from typing import Any
+
+from kvcomp_eval.metrics.rouge import rouge_l
 
 _ROW = re.compile(r"(\w+) row :")
 _OBJECT = re.compile(r"column (\w+) (\w+ \w+ \w+)")
@@ -40,18 +41,6 @@ def fact_scores(answer: str, reference: str, kind: str) -> tuple[float, float]:
         return 1.0, 1.0
     hits = len(stated & expected)
     return hits / max(1, len(expected)), 2 * hits / (len(stated) + len(expected))
-
-
-@lru_cache(maxsize=1)
-def _rouge_scorer() -> Any:
-    from rouge_score.rouge_scorer import RougeScorer
-
-    return RougeScorer(["rougeL"], use_stemmer=False)
-
-
-def rouge_l(answer: str, reference: str) -> float:
-    """ROUGE-L F1 (Lin 2004, package rouge-score)."""
-    return float(_rouge_scorer().score(reference, answer)["rougeL"].fmeasure)
 
 
 def score(doc: dict[str, Any], answer: str) -> dict[str, float]:

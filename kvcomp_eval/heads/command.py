@@ -14,6 +14,7 @@ import numpy as np
 from tqdm import tqdm
 
 from kvcomp_eval import demo
+from kvcomp_eval.jsonl import recovered_lines
 
 DEMO = "demo"
 
@@ -71,10 +72,7 @@ def read_journal(path: Path, settings: Mapping[str, Any]) -> list[dict[str, Any]
 
     A last line that was torn by a kill is cut off.
     """
-    lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
-    if lines and not lines[-1].endswith("\n"):
-        lines.pop()
-        path.write_text("".join(lines), encoding="utf-8")
+    lines = recovered_lines(path)
     if not lines:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(settings) + "\n", encoding="utf-8")

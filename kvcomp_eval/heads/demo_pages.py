@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from PIL import Image
 
-from kvcomp_eval.demo.heldout import document, document_scenes, render_images
-from kvcomp_eval.demo.prompts import LABELS
+from kvcomp_eval.demo.heldout import document, document_scenes, labelled, render_images
 from kvcomp_eval.demo.scenes import Scene
 from kvcomp_eval.heads.pages import Chunk, Page
 
@@ -17,12 +16,9 @@ _WORDS_OF_A_PHRASE = 3  # size, colour, shape
 def make_demo_page(seed: int, index: int) -> Page:
     """Document ``index`` of a seed: several scenes, one of which is to be described."""
     doc = document("describe", (seed + 1) * _PER_SEED + index)
-    images = [Image.fromarray(image) for image in render_images(doc)]
-    content: list[str | Image.Image] = []
-    for label, image in zip(LABELS, images, strict=False):
-        content += [label, image]
+    images: list[str | Image.Image] = [Image.fromarray(image) for image in render_images(doc)]
     chunks = [chunk for index, scene in enumerate(document_scenes(doc)) for chunk in _objects(scene, index)]
-    return Page((*content, doc["question"]), tuple(chunks), _WORDS_OF_A_PHRASE)
+    return Page(tuple(labelled(images, doc["question"], str)), tuple(chunks), _WORDS_OF_A_PHRASE)
 
 
 def _objects(scene: Scene, image: int) -> list[Chunk]:

@@ -7,13 +7,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers.cache_utils import Cache, DynamicLayer
+from transformers.cache_utils import Cache
 
-from kvcomp_eval.attention import LAYER_KEY, get_backend
-from kvcomp_eval.compat import cache_keyword, set_text_attention, text_config
+from kvcomp_eval.attention import AnnouncedLayer, get_backend, switched_attention
+from kvcomp_eval.compat import cache_keyword, text_config
 
 
-class ObservedLayer(DynamicLayer):
+class ObservedLayer(AnnouncedLayer):
     """A full layer; at every forward pass its last query is compared with the keys of the image tokens.
 
     Parameters
@@ -26,18 +26,6 @@ class ObservedLayer(DynamicLayer):
         self._image_positions = image_positions
         #: Per pass, index of the image token with the largest attention, [Hq].
         self.looked_at: list[Tensor] = []
-
-    def update(
-        self,
-        key_states: Tensor,
-        value_states: Tensor,
-        *args: Any,
-        kwargs: dict[str, Any] | None = None,
-        **_: Any,
-    ) -> tuple[Tensor, Tensor]:
-        assert kwargs is not None
-        kwargs[LAYER_KEY] = self
-        return super().update(key_states, value_states)
 
     def attend(
         self,
@@ -75,16 +63,12 @@ def decode_observed(model: Any, inputs: Mapping[str, Any], max_new_tokens: int) 
     """
     positions = (inputs["input_ids"][0] == model.config.image_token_id).nonzero()[:, 0]
     layers = [ObservedLayer(positions) for _ in range(text_config(model).num_hidden_layers)]
-    previous = text_config(model)._attn_implementation
-    set_text_attention(model, get_backend("sdpa").registered_name)
-    try:
+    with switched_attention(model, get_backend("sdpa")):
         output = model.generate(
             **inputs,
             **{cache_keyword(model): Cache(layers=list(layers))},
             max_new_tokens=max_new_tokens,
             do_sample=False,
         )
-    finally:
-        set_text_attention(model, previous)
     looked_at = torch.stack([torch.stack(layer.looked_at) for layer in layers], dim=1)
     return output[0, inputs["input_ids"].shape[1] :].tolist(), looked_at.cpu()

@@ -11,7 +11,7 @@ from kvcomp_eval.methods.base import LayerPlan, LayerPrefill, check_choice, chec
 from kvcomp_eval.methods.h2o import recent_entries
 from kvcomp_eval.methods.lookm import NO_MERGE, merged_plan, text_first
 from kvcomp_eval.methods.spread import LayerScores, SpreadMethod
-from kvcomp_eval.scoring.columns import causal_entropy, column_sums, cross_modal_entropy
+from kvcomp_eval.scoring.columns import column_sums, cross_modal_entropy, entropy_and_sums
 from kvcomp_eval.stores.merge import MERGE_RULES
 
 ENTROPIES = ("cross_modal", "causal")
@@ -52,10 +52,11 @@ class Meda(SpreadMethod):
     def observe(self, prefill: LayerPrefill) -> LayerScores:
         queries, keys, scaling = prefill.queries, prefill.keys, prefill.scaling
         if self.entropy == "causal":
-            spread = causal_entropy(queries, keys, scaling)
+            spread, received = entropy_and_sums(queries, keys, scaling)
         else:
             spread = cross_modal_entropy(queries, keys, prefill.visual, scaling)
-        return LayerScores(spread, column_sums(queries, keys, scaling), prefill.visual)
+            received = column_sums(queries, keys, scaling)
+        return LayerScores(spread, received, prefill.visual)
 
     def weights(self, spreads: list[float]) -> Sequence[float]:
         weights: list[float] = softmax(spreads).tolist()

@@ -11,7 +11,7 @@ from torch import Tensor
 from kvcomp_eval.methods.base import LayerPlan, LayerPrefill, check_at_least, check_share
 from kvcomp_eval.methods.spread import LayerScores, SpreadMethod
 from kvcomp_eval.methods.window import keep_best
-from kvcomp_eval.scoring.columns import attention_density, column_sums
+from kvcomp_eval.scoring.columns import density_and_sums
 
 
 @dataclass(frozen=True)
@@ -48,9 +48,8 @@ class VLCache(SpreadMethod):
 
     def observe(self, prefill: LayerPrefill) -> LayerScores:
         rows = question_rows(prefill.visual, self.fallback_window)
-        queries, keys, scaling = prefill.queries, prefill.keys, prefill.scaling
-        density = attention_density(queries, keys, rows, scaling, self.threshold)
-        return LayerScores(density, column_sums(queries, keys, scaling, rows), prefill.visual)
+        spread, received = density_and_sums(prefill.queries, prefill.keys, rows, prefill.scaling, self.threshold)
+        return LayerScores(spread, received, prefill.visual)
 
     def weights(self, spreads: list[float]) -> Sequence[float]:
         return spreads

@@ -9,13 +9,15 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from filelock import FileLock
+
+from kvcomp_eval.jsonl import recovered_lines
+from kvcomp_eval.versions import installed_versions
 
 #: Packages whose version may change an answer.
 PACKAGES = ("kvcomp-eval", "transformers", "torch", "lmms-eval")
@@ -27,13 +29,7 @@ class ReferenceMismatch(ValueError):
 
 def package_versions() -> dict[str, str]:
     """Installed versions of :data:`PACKAGES`."""
-    found = {}
-    for name in PACKAGES:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            found[name] = "not installed"
-    return found
+    return installed_versions(PACKAGES)
 
 
 @dataclass(frozen=True)
@@ -131,7 +127,7 @@ class ReferenceStore:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self._lock = FileLock(f"{self.path}.lock")
         with self._lock:
-            lines = list(self._recover())
+            lines = recovered_lines(self.path)
             if not lines:
                 self._append({"fingerprint": fingerprint.to_dict()})
         self._check_fingerprint(lines)
@@ -197,15 +193,6 @@ class ReferenceStore:
                 f"{self.path}, line {number} is not an answer ({error}); delete that line, and the document is "
                 "answered again."
             ) from error
-
-    def _recover(self) -> Iterator[str]:
-        """Complete lines; what a killed run left of its last one is cut off."""
-        content = self.path.read_bytes() if self.path.exists() else b""
-        whole = content[: content.rfind(b"\n") + 1]
-        if len(whole) < len(content):
-            os.truncate(self.path, len(whole))
-        # Not splitlines(): an answer may hold other characters that end lines.
-        yield from whole.decode("utf-8").split("\n")[:-1]
 
     def _append(self, row: Mapping[str, Any]) -> None:
         with self.path.open("a", encoding="utf-8") as file:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
@@ -33,12 +33,18 @@ def column_sums(queries: Tensor, keys: Tensor, scaling: float, rows: Tensor | No
     return sums
 
 
-def causal_entropy(queries: Tensor, keys: Tensor, scaling: float) -> Tensor:
-    """Entropy in nats of the causal attention rows, mean over rows and query heads (MEDA's official code)."""
-    total = torch.zeros((), device=keys.device)
-    for _, weights in causal_attention_blocks(queries, keys, scaling):
-        total += _entropy_sum(weights)
-    return total / (queries.shape[0] * queries.shape[1])
+def entropy_and_sums(queries: Tensor, keys: Tensor, scaling: float) -> tuple[Tensor, Tensor]:
+    """Entropy of the causal attention rows, and the column sums, in one pass.
+
+    Returns
+    -------
+    Tensor, scalar
+        In nats, mean over rows and query heads (MEDA's official code).
+    Tensor [Hkv, N]
+        As :func:`column_sums`.
+    """
+    total, sums = _measured_sums(queries, keys, scaling, None, _entropy_sum)
+    return total / (queries.shape[0] * queries.shape[1]), sums
 
 
 def cross_modal_entropy(queries: Tensor, keys: Tensor, visual: Tensor, scaling: float) -> Tensor:
@@ -61,8 +67,10 @@ def cross_modal_entropy(queries: Tensor, keys: Tensor, visual: Tensor, scaling: 
     return entropy
 
 
-def attention_density(queries: Tensor, keys: Tensor, rows: Tensor, scaling: float, threshold: float) -> Tensor:
-    """Share of the causal entries of some rows that reach ``threshold`` times their row's maximum (VL-Cache).
+def density_and_sums(
+    queries: Tensor, keys: Tensor, rows: Tensor, scaling: float, threshold: float
+) -> tuple[Tensor, Tensor]:
+    """How dense the attention of some rows is (VL-Cache), and their column sums, in one pass.
 
     Parameters
     ----------
@@ -76,13 +84,29 @@ def attention_density(queries: Tensor, keys: Tensor, rows: Tensor, scaling: floa
     Returns
     -------
     Tensor, scalar
-        Mean over query heads, in (0, 1].
+        Share of the causal entries that reach ``threshold`` times their row's maximum, mean over query heads; in
+        (0, 1].
+    Tensor [Hkv, N]
+        As :func:`column_sums`.
     """
-    kept = torch.zeros((), dtype=torch.long, device=keys.device)
-    for _, weights in causal_attention_blocks(queries, keys, scaling, rows):
+
+    def reaching(weights: Tensor) -> Tensor:
         # Masked entries are exactly 0 and the row maximum is positive, so they never count.
-        kept += (weights >= threshold * weights.amax(-1, keepdim=True)).sum()
-    return kept / (queries.shape[0] * (rows + 1).sum())
+        return (weights >= threshold * weights.amax(-1, keepdim=True)).sum()
+
+    kept, sums = _measured_sums(queries, keys, scaling, rows, reaching)
+    return kept / (queries.shape[0] * (rows + 1).sum()), sums
+
+
+def _measured_sums(
+    queries: Tensor, keys: Tensor, scaling: float, rows: Tensor | None, measure: Callable[[Tensor], Tensor]
+) -> tuple[Tensor, Tensor]:
+    """Sum of ``measure`` over the blocks of weights, and the column sums."""
+    total, sums = torch.zeros((), device=keys.device), torch.zeros(keys.shape[:2], device=keys.device)
+    for head, weights in causal_attention_blocks(queries, keys, scaling, rows):
+        total = total + measure(weights)
+        sums[head, : weights.shape[2]] += weights.mean(0).sum(0)
+    return total, sums
 
 
 def causal_attention_blocks(

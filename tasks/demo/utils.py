@@ -9,7 +9,6 @@ from lmms_eval.api.task import ConfigurableMessagesTask
 from PIL import Image
 
 from kvcomp_eval.demo import heldout, metrics
-from kvcomp_eval.demo.prompts import LABELS
 from kvcomp_eval.tasks.fidelity import FidelityTask
 
 DOCUMENTS = 200
@@ -47,10 +46,8 @@ def doc_to_messages(
     doc: dict[str, Any], lmms_eval_specific_kwargs: dict[str, Any] | None = None
 ) -> list[dict[str, Any]]:
     """Return one user turn: each image behind its label, then the question."""
-    content: list[dict[str, Any]] = []
-    for label, image in zip(LABELS, doc_to_visual(doc), strict=False):
-        content += [{"type": "text", "text": label}, {"type": "image", "url": image}]
-    content.append({"type": "text", "text": doc["question"]})
+    images = [{"type": "image", "url": image} for image in doc_to_visual(doc)]
+    content = heldout.labelled(images, doc["question"], lambda text: {"type": "text", "text": text})
     return [{"role": "user", "content": content}]
 
 

@@ -16,6 +16,7 @@ from kvcomp_eval.budgets.layers import layer_budgets
 from kvcomp_eval.methods import meda
 from kvcomp_eval.methods.lookm import text_first
 from kvcomp_eval.methods.vlcache import question_rows
+from kvcomp_eval.scoring.columns import density_and_sums
 from kvcomp_eval.selection import window_positions
 from tests.methods.prompts import entries, kept, layers_of_a_prompt, plans
 
@@ -135,7 +136,11 @@ def test_question_rows(visual, expected):
 def test_vlcache_with_equal_densities_chooses_as_snapkv(monkeypatch):
     """32 text tokens behind the image, no pooling: only the size of the always-kept tail differs."""
     prompt = {"length": 200, "visual": slice(20, 168)}
-    monkeypatch.setattr("kvcomp_eval.methods.vlcache.attention_density", lambda *_: torch.tensor(0.5))
+
+    def equally_dense(*given):
+        return torch.tensor(0.5), density_and_sums(*given)[1]
+
+    monkeypatch.setattr("kvcomp_eval.methods.vlcache.density_and_sums", equally_dense)
     method = make_method("vlcache", budget_entries=60)
     snapkv = make_method("snapkv", budget_entries=60, kernel=1)
     for ours, theirs in zip(kept(method, **prompt), kept(snapkv, **prompt), strict=True):

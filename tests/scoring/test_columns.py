@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from kvcomp_eval.scoring import columns
-from kvcomp_eval.scoring.columns import attention_density, causal_entropy, column_sums, cross_modal_entropy
+from kvcomp_eval.scoring.columns import column_sums, cross_modal_entropy, density_and_sums, entropy_and_sums
 
 
 def from_rows(rows):
@@ -55,19 +55,22 @@ def test_blocks_equal_the_dense_matrix(monkeypatch, block, rows):
     torch.testing.assert_close(sums, picked.sum(1).unflatten(0, (3, 2)).mean(1), atol=1e-5, rtol=1e-5)
     assert sums.sum(1).tolist() == pytest.approx([picked.shape[1]] * 3, rel=1e-5)
     entropy = -torch.xlogy(weights, weights).sum(-1).mean()
-    torch.testing.assert_close(causal_entropy(queries, keys, 0.25), entropy, atol=1e-5, rtol=1e-5)
+    measured, beside = entropy_and_sums(queries, keys, 0.25)
+    torch.testing.assert_close(measured, entropy, atol=1e-5, rtol=1e-5)
+    assert torch.equal(beside, column_sums(queries, keys, 0.25))
     chosen = torch.arange(50) if rows is None else rows
     reached = (picked >= 0.01 * picked.amax(-1, keepdim=True)) & (picked > 0)
     density = reached.sum() / (6 * (chosen + 1).sum())
-    torch.testing.assert_close(attention_density(queries, keys, chosen, 0.25, 0.01), density)
+    measured, beside = density_and_sums(queries, keys, chosen, 0.25, 0.01)
+    torch.testing.assert_close(measured, density)
+    assert torch.equal(beside, sums)
 
 
 def test_density_vector():
     rows = [[0.0] * 6] * 4 + [[0.50, 0.30, 0.10, 0.096, 0.004, 0], [0.40, 0.003, 0.397, 0.10, 0.05, 0.05]]
     queries, keys = from_rows(rows)
-    density = attention_density(queries, keys, torch.tensor([4, 5]), 1.0, 0.01)
+    density, sums = density_and_sums(queries, keys, torch.tensor([4, 5]), 1.0, 0.01)
     assert density.item() == pytest.approx(9 / 11)
-    sums = column_sums(queries, keys, 1.0, torch.tensor([4, 5]))
     torch.testing.assert_close(sums[0], torch.tensor([0.9, 0.303, 0.497, 0.196, 0.054, 0.05]), atol=1e-5, rtol=0)
 
 

@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from PIL import Image
 from tqdm import tqdm
 
 from kvcomp_eval import Full, attach, demo, make_method
 from kvcomp_eval.demo.evaluate import MAX_NEW_TOKENS, Demo
-from kvcomp_eval.demo.heldout import document, render_images
-from kvcomp_eval.demo.metrics import rouge_l, score
+from kvcomp_eval.demo.heldout import document
+from kvcomp_eval.demo.metrics import score
 from kvcomp_eval.methods.base import Method
+from kvcomp_eval.metrics.rouge import rouge_l
 from kvcomp_eval.metrics.statistics import bootstrap_mean, paired_bootstrap
 
 WINDOW = 32
@@ -97,14 +97,6 @@ class Answers:
                 self.known[tuple(item["key"])] = item
 
 
-def batch_inputs(model: Demo, docs: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
-    """One left-padded batch."""
-    parts = [model.messages(doc) for doc in docs]
-    texts = [model.processor.apply_chat_template(part, add_generation_prompt=True, tokenize=False) for part in parts]
-    images = [[Image.fromarray(image) for image in render_images(doc)] for doc in docs]
-    return dict(model.processor(text=texts, images=images, return_tensors="pt", padding=True))
-
-
 @torch.inference_mode()
 def answer(
     model: Demo, task: str, selected: int, row: Contender | None, limit: int, batch: int, answers: Answers
@@ -118,7 +110,7 @@ def answer(
         return
     with attach(model.model, Full() if row is None else row.make(selected)) as session:
         for group in tqdm(groups, desc=f"{task} {selected} {name}", leave=False):
-            inputs = batch_inputs(model, [document(task, i) for i in group])
+            inputs = model.inputs(*(document(task, i) for i in group))
             output = model.model.generate(**inputs, max_new_tokens=MAX_NEW_TOKENS[task], do_sample=False)
             texts = model.processor.batch_decode(output[:, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
             report = session.last_report
