@@ -69,36 +69,42 @@ class TraceFile:
     def __init__(self, path: str) -> None:
         if Path(path).exists():
             raise FileExistsError(f"trace={path!r} exists already; give another file name, or remove it.")
-        self._path = path
-        self._state: dict[str, Any] = {"open": [], "writer": None, "prompts": 0}
-        self.close = weakref.finalize(self, _close, path, self._state)
+        self._writer = _Writer(path)
+        self._prompts = 0
+        self.close = weakref.finalize(self, self._writer.close)
 
     def prompt(self, tokens: int) -> PromptTrace:
         """A trace for the next prompt."""
-        state = self._state
-        for trace in [trace for trace in state["open"] if trace.has_steps]:
-            _write(self._path, state, trace)
-            state["open"].remove(trace)
-        trace = PromptTrace(state["prompts"], tokens)
-        state["prompts"] += 1
-        state["open"].append(trace)
+        self._writer.write_started()
+        trace = PromptTrace(self._prompts, tokens)
+        self._prompts += 1
+        self._writer.waiting.append(trace)
         return trace
 
 
-def _write(path: str, state: dict[str, Any], trace: PromptTrace) -> None:
-    import pyarrow
-    import pyarrow.parquet
+class _Writer:
+    """The file itself, apart from its owner, so that it can be closed when the owner is gone."""
 
-    table = pyarrow.table(trace.rows())
-    if state["writer"] is None:
-        state["writer"] = pyarrow.parquet.ParquetWriter(path, table.schema, compression="zstd")
-    state["writer"].write_table(table)
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._file: Any = None
+        self.waiting: list[PromptTrace] = []
 
+    def write_started(self) -> None:
+        """Write the prompts that have steps; those of one batch wait for their first together."""
+        import pyarrow
+        import pyarrow.parquet
 
-def _close(path: str, state: dict[str, Any]) -> None:
-    for trace in state["open"]:
-        if trace.has_steps:
-            _write(path, state, trace)
-    state["open"].clear()
-    if state["writer"] is not None:
-        state["writer"].close()
+        started = [trace for trace in self.waiting if trace.has_steps]
+        for trace in started:
+            table = pyarrow.table(trace.rows())
+            if self._file is None:
+                self._file = pyarrow.parquet.ParquetWriter(self._path, table.schema, compression="zstd")
+            self._file.write_table(table)
+            self.waiting.remove(trace)
+
+    def close(self) -> None:
+        """Write what is left."""
+        self.write_started()
+        if self._file is not None:
+            self._file.close()

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kvcomp_eval.stores.retrieval import Retrieval, Retriever
+from kvcomp_eval.stores.retrieval import PooledRetriever, Retrieval
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class AttentionRecord(Retrieval):
         return AttentionRecorder(self.prompt, len(members), keys.device)
 
 
-class AttentionRecorder(Retriever):
+class AttentionRecorder(PooledRetriever):
     """Sums of attention, and the most attended prompt position of every step.
 
     Attributes
@@ -46,6 +46,8 @@ class AttentionRecorder(Retriever):
     mass : list of Tensor [S, N]
         The same, step by step.
     """
+
+    pools = ()
 
     def __init__(self, prompt: int, heads: int, device: torch.device) -> None:
         self._prompt = prompt
@@ -63,14 +65,6 @@ class AttentionRecorder(Retriever):
 
     @property
     def index_bytes(self) -> int:
-        return 0
-
-    @property
-    def device_bytes(self) -> int:
-        return 0
-
-    @property
-    def host_bytes(self) -> int:
         return 0
 
     @property
