@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -23,6 +24,9 @@ _REFUSED = {
     "output_attentions": ((None, False), "the kernels return no weights"),
     "use_cache": ((None, True), "without a cache there is nothing to compress"),
 }
+
+#: How a rehearsal of a few steps decodes, whatever the call asks for.
+_GREEDY = {"do_sample": False, "num_beams": 1, "num_return_sequences": 1, "streamer": None}
 
 
 class Session:
@@ -65,20 +69,26 @@ class Session:
             raise ValueError("generate() needs input_ids; inputs_embeds alone do not say which tokens are visual.")
         arguments = (inputs, *args) if inputs is not None else args
 
-        def run(cache: KVCache) -> Any:
-            return self._generate(*arguments, **kwargs, **{self._keyword: cache})
+        def run(cache: KVCache, settings: dict[str, Any]) -> Any:
+            return self._generate(*arguments, **settings, **{self._keyword: cache})
 
-        def rehearse(method: Method) -> KVCache:
-            cache = self.new_cache(input_ids, args, kwargs, method)
-            run(cache)
+        def rehearse(method: Method, steps: int | None = None) -> KVCache:
+            settings = kwargs
+            if steps is not None:
+                # Every sample takes all steps, so that a row of a batch measures what it measures alone.
+                settings = kwargs | _GREEDY | {"min_new_tokens": steps + 1, "max_new_tokens": steps + 1}
+            cache = self.new_cache(input_ids, args, settings, method)
+            run(cache, settings)
             return cache
 
         if given is None:
+            started = time.perf_counter()
             cache = self.new_cache(input_ids, args, kwargs, self.method.prepared(rehearse))
+            cache.started = started
         else:
             cache = _follow_up(given, self.method)
         self.last_cache = cache
-        output = run(cache)
+        output = run(cache, kwargs)
         if not cache.is_packed:
             raise RuntimeError(
                 "generate() ended without packing the cache, so nothing was compressed; "
@@ -168,7 +178,7 @@ def attach(model: Any, method: Method, prefill: str = "sdpa", trace: bool = Fals
     session = Session(model, method, trace)
     with switched_attention(model, backend):
         session.method = method.calibrated(model.config, session.read)
-        hooks = _hand_over_inputs(model) if method.needs_inputs else []
+        hooks = hand_over_inputs(model) if method.needs_inputs else []
         model.generate = session.generate
         try:
             yield session
@@ -178,7 +188,7 @@ def attach(model: Any, method: Method, prefill: str = "sdpa", trace: bool = Fals
                 hook.remove()
 
 
-def _hand_over_inputs(model: Any) -> list[Any]:
+def hand_over_inputs(model: Any) -> list[Any]:
     """Let every text attention module hand its inputs to the cache layer; returns the hooks."""
     decoder = model.get_decoder()
 
@@ -208,7 +218,12 @@ def _require_full_attention(model: Any) -> None:
 
 
 def _follow_up(cache: Any, method: Method) -> KVCache:
-    if not isinstance(cache, KVCache) or not cache.is_packed or cache.method != method:
+    # By parameters: what a method measured on a prompt does not make it another one.
+    if (
+        not isinstance(cache, KVCache)
+        or not cache.is_packed
+        or (cache.method.name, cache.method.parameters()) != (method.name, method.parameters())
+    ):
         raise ValueError(
             f"generate() was given a {type(cache).__name__} that this session's method did not make; pass "
             "outputs.cache of an earlier call in the same session, or no cache."

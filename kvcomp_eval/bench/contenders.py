@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -14,9 +15,11 @@ from kvcomp_eval.bench.quantities import CacheBytes
 from kvcomp_eval.bench.synthetic import LayerTensors
 from kvcomp_eval.cache import KVCache
 from kvcomp_eval.compat import cache_keyword, set_text_attention
+from kvcomp_eval.inputs import AttentionInputs
 from kvcomp_eval.methods.base import Method
 from kvcomp_eval.methods.registry import make_method, method_names
 from kvcomp_eval.prompt import Prompt
+from kvcomp_eval.session import attach, hand_over_inputs
 
 STOCK = "stock"
 FULL = "full"
@@ -43,20 +46,32 @@ class Contender:
         """An empty cache for this prompt."""
         self.cache = DynamicCache() if self.method is None else KVCache(self.method, prompt, num_layers, reserve)
 
-    def fill(self, layer: int, tensors: LayerTensors, scaling: float) -> None:
+    def fill(self, model: Any, layer: int, tensors: LayerTensors, scaling: float) -> None:
         """Put one layer's prompt into the cache, on the path that a prefill takes, without its attention."""
         if self.method is None:
             self.cache.update(tensors.keys, tensors.values, layer)
             return
         packed = self.cache.packed_layers[layer]
+        if self.method.needs_inputs:
+            decoder = model.get_decoder()
+            embeddings = decoder.rotary_emb(tensors.hidden, torch.arange(tensors.hidden.shape[1])[None])
+            module = decoder.layers[layer].self_attn
+            packed.inputs = AttentionInputs.of(module, decoder.rotary_emb.inv_freq, tensors.hidden, embeddings)
         packed.update(tensors.keys, tensors.values, kwargs={})
         packed.attend(
             _no_attention, torch.nn.Identity(), tensors.queries, tensors.keys, tensors.values, None, scaling=scaling
         )
 
-    def select(self, model: Any) -> None:
-        """Make the model run this contender's attention."""
+    @contextmanager
+    def selected(self, model: Any) -> Iterator[None]:
+        """The model runs this contender's attention inside the block."""
         set_text_attention(model, self.attention)
+        hooks = hand_over_inputs(model) if self.method is not None and self.method.needs_inputs else []
+        try:
+            yield
+        finally:
+            for hook in hooks:
+                hook.remove()
 
     def run(self, model: Any, input_ids: Tensor, position_ids: Tensor) -> Tensor:
         """One forward on the cache; logits of the last token [1, vocabulary]."""
@@ -85,8 +100,8 @@ class Contender:
         return {} if self.method is None else {"budgets": self.cache.details.get("budgets", [])}
 
 
-def make_contenders(names: Sequence[str], budget: float, **parameters: dict[str, Any]) -> list[Contender]:
-    """Contenders by name.
+def make_contenders(names: Sequence[str], budget: float, model: Any, **parameters: dict[str, Any]) -> list[Contender]:
+    """Contenders by name, those that have to measure the model first (RazorAttention) with what they measured.
 
     Parameters
     ----------
@@ -108,7 +123,8 @@ def make_contenders(names: Sequence[str], budget: float, **parameters: dict[str,
         method = None
         if name != STOCK:
             given = parameters.get(name, {}) | ({} if name == FULL else _budget(budget))
-            method = make_method(name, **given)
+            with attach(model, make_method(name, **given)) as session:
+                method = session.method
         contenders.append(Contender(name, method))
     return contenders
 

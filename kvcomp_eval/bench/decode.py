@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -15,7 +17,30 @@ from kvcomp_eval.bench.quantities import Latency, Measurement, cpu_seconds
 from kvcomp_eval.bench.synthetic import image_prompt, layer_tensors
 
 
-def fill_caches(contenders: Sequence[Contender], shape: Shape, length: int, dtype: torch.dtype, steps: int) -> None:
+class AttentionClock:
+    """CPU time inside the attention modules of a model: projections, retrieval and attention, all layers together."""
+
+    def __init__(self, model: Any) -> None:
+        self._seconds = 0.0
+        for layer in model.get_decoder().layers:
+            layer.self_attn.register_forward_pre_hook(self._enter)
+            layer.self_attn.register_forward_hook(self._leave)
+
+    def _enter(self, *_: Any) -> None:
+        self._seconds -= time.thread_time()
+
+    def _leave(self, *_: Any) -> None:
+        self._seconds += time.thread_time()
+
+    def take(self) -> float:
+        """Seconds since the last call."""
+        taken, self._seconds = self._seconds, 0.0
+        return taken
+
+
+def fill_caches(
+    model: Any, contenders: Sequence[Contender], shape: Shape, length: int, dtype: torch.dtype, steps: int
+) -> None:
     """Fill every contender's cache with the same random prompt."""
     prompt = image_prompt(length)
     for contender in contenders:
@@ -23,32 +48,47 @@ def fill_caches(contenders: Sequence[Contender], shape: Shape, length: int, dtyp
     for layer in range(shape.layers):
         tensors = layer_tensors(shape, length, dtype, layer)
         for contender in contenders:
-            contender.fill(layer, tensors, scaling=shape.head_dim**-0.5)
+            contender.fill(model, layer, tensors, scaling=shape.head_dim**-0.5)
 
 
-def decode_steps(
-    model: Any, contenders: Sequence[Contender], length: int, steps: int
-) -> tuple[dict[str, list[float]], dict[str, list[Tensor]]]:
+@dataclass
+class Steps:
+    """What one contender's decode steps took and gave, in their order.
+
+    Parameters
+    ----------
+    seconds, attention : list of float
+        CPU time of the whole step, and inside the attention modules.
+    logits : list of Tensor [1, vocabulary]
+    """
+
+    seconds: list[float] = field(default_factory=list)
+    attention: list[float] = field(default_factory=list)
+    logits: list[Tensor] = field(default_factory=list)
+
+
+def decode_steps(model: Any, contenders: Sequence[Contender], length: int, steps: int) -> dict[str, Steps]:
     """Decode ``steps`` tokens, one step of every contender in turn; the order rotates.
 
     Returns
     -------
-    seconds : dict of list of float
-        Per contender, in step order.
-    logits : dict of list of Tensor [1, vocabulary]
+    dict
+        Contender -> its steps.
     """
-    seconds: dict[str, list[float]] = {contender.name: [] for contender in contenders}
-    logits: dict[str, list[Tensor]] = {contender.name: [] for contender in contenders}
+    taken = {contender.name: Steps() for contender in contenders}
+    clock = AttentionClock(model)
     for step in range(steps):
         token = torch.tensor([[step % model.config.vocab_size]])
         position = torch.tensor([[length + step]])
         turn = step % len(contenders)
         for contender in [*contenders[turn:], *contenders[:turn]]:
-            contender.select(model)
-            elapsed, output = cpu_seconds(partial(contender.run, model, token, position))
-            seconds[contender.name].append(elapsed)
-            logits[contender.name].append(output)
-    return seconds, logits
+            with contender.selected(model):
+                elapsed, output = cpu_seconds(partial(contender.run, model, token, position))
+            own = taken[contender.name]
+            own.seconds.append(elapsed)
+            own.attention.append(clock.take())
+            own.logits.append(output)
+    return taken
 
 
 def measure_decode(
@@ -75,10 +115,10 @@ def measure_decode(
         Read bandwidth in bytes per second, for the floor.
     """
     model = build_backbone(shape, DTYPES[dtype], length + warmup + steps, seed)
-    contenders = make_contenders(names, budget)
-    fill_caches(contenders, shape, length, DTYPES[dtype], warmup + steps)
+    contenders = make_contenders(names, budget, model)
+    fill_caches(model, contenders, shape, length, DTYPES[dtype], warmup + steps)
     caches = {contender.name: contender.measure() for contender in contenders}
-    seconds, _ = decode_steps(model, contenders, length, warmup + steps)
+    taken = decode_steps(model, contenders, length, warmup + steps)
     weights = weight_bytes(model)
     return [
         Measurement(
@@ -86,7 +126,8 @@ def measure_decode(
             contender=contender.name,
             dtype=dtype,
             length=length,
-            latency=Latency(tuple(seconds[contender.name][warmup:])),
+            latency=Latency(tuple(taken[contender.name].seconds[warmup:])),
+            attention=Latency(tuple(taken[contender.name].attention[warmup:])),
             cache=caches[contender.name],
             floor_seconds=(weights + caches[contender.name].read_per_step) / bandwidth,
             details=contender.details(),

@@ -33,7 +33,7 @@ def measure_prefill(
     model = build_backbone(shape, DTYPES[dtype], length + 1, seed)
     with TemporaryDirectory() as folder:
         parameters = PARAMETERS | {"sparsemm": {"head_scores": _uniform_scores(shape, Path(folder))}}
-        contenders = make_contenders(names, budget, **parameters)
+        contenders = make_contenders(names, budget, model, **parameters)
     prompt = image_prompt(length)
     tokens = torch.randint(shape.vocabulary, (1, length), generator=torch.Generator().manual_seed(seed))
     positions = torch.arange(length)[None]
@@ -43,8 +43,8 @@ def measure_prefill(
         shift = turn % len(contenders)
         for contender in [*contenders[shift:], *contenders[:shift]]:
             contender.start(prompt, shape.layers, reserve=32)
-            contender.select(model)
-            elapsed, _ = cpu_seconds(partial(contender.run, model, tokens, positions))
+            with contender.selected(model):
+                elapsed, _ = cpu_seconds(partial(contender.run, model, tokens, positions))
             seconds[contender.name].append(elapsed)
             caches[contender.name] = contender.measure()
     return [

@@ -70,6 +70,8 @@ class Measurement:
         Weights and attended cache over the measured read bandwidth; decode only.
     details : dict
         Further facts, such as the number of dynamic heads.
+    attention : Latency, optional
+        Inside the attention modules; decode only.
     """
 
     phase: str
@@ -80,6 +82,7 @@ class Measurement:
     cache: CacheBytes
     floor_seconds: float | None
     details: dict[str, Any]
+    attention: Latency | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-able dictionary with raw values and summaries."""

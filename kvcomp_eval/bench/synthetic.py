@@ -20,11 +20,12 @@ _PEAKED_SCALE = 5.0
 
 @dataclass(frozen=True)
 class LayerTensors:
-    """Post-RoPE queries [1, Hq, N, D], keys and values [1, Hkv, N, D] of one layer's prompt."""
+    """One layer's prompt: post-RoPE queries [1, Hq, N, D], keys, values [1, Hkv, N, D]; its input [1, N, hidden]."""
 
     queries: Tensor
     keys: Tensor
     values: Tensor
+    hidden: Tensor
 
 
 def image_prompt(length: int) -> Prompt:
@@ -46,4 +47,5 @@ def layer_tensors(shape: Shape, length: int, dtype: torch.dtype, layer: int, see
     queries, keys, values = normal(shape.query_heads), normal(shape.kv_heads), normal(shape.kv_heads)
     peaked = torch.randperm(shape.kv_heads, generator=generator)[: shape.kv_heads // 2]
     queries.unflatten(1, (shape.kv_heads, -1))[:, peaked] *= _PEAKED_SCALE
-    return LayerTensors(queries, keys, values)
+    hidden = torch.randn(1, length, shape.hidden, generator=generator).to(dtype)
+    return LayerTensors(queries, keys, values, hidden)

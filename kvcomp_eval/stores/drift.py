@@ -104,12 +104,10 @@ class DriftRetriever(PooledRetriever):
         spec, count = self.spec, self.spec.selected
         queries = queries.float() * scaling
         resident = torch.matmul(queries, slots.keys[:, : slots.length].float().transpose(1, 2))
-        prefix = self._detector.logits(queries)
-        places = self.chosen.unsqueeze(1).expand(-1, queries.shape[1], -1)
-        prefix = prefix.scatter(2, places, resident[:, :, :count])
-        others = resident[:, :, count:].logsumexp(-1, keepdim=True)
-        mass = prefix_mass(prefix, others)
-        drift = (mass.sum(1) - mass.gather(1, self.chosen).sum(1)).unflatten(0, (-1, spec.num_kv_heads))
+        logits = self._detector.logits(queries)
+        logits.scatter_(2, self.chosen.unsqueeze(1).expand(-1, queries.shape[1], -1), resident[:, :, :count])
+        prefix = PrefixAttention.of(logits, resident[:, :, count:].logsumexp(-1, keepdim=True))
+        drift = (prefix.mass.sum(1) - prefix.mass.gather(1, self.chosen).sum(1)).unflatten(0, (-1, spec.num_kv_heads))
         threshold = torch.stack([controller.threshold for controller in self._controllers])
         measured = drift if spec.per_head else drift.mean(1, keepdim=True).expand_as(drift)
         triggered = measured > threshold.unsqueeze(1)
@@ -117,29 +115,25 @@ class DriftRetriever(PooledRetriever):
         for controller, share in zip(self._controllers, refreshed.unbind(), strict=True):
             controller.observe(share)
         if not spec.branching or bool(triggered.any()):
-            self._reselect(queries, prefix, others, mass, triggered.flatten(), slots)
+            self._reselect(queries, prefix, triggered.flatten(), slots)
         if self._probes:
             samples = zip(drift.mean(1), threshold, refreshed, self.chosen.split(spec.num_kv_heads), strict=True)
             for probe, figures in zip(self._probes, samples, strict=True):
                 probe(spec.layer, *figures)
 
-    def _reselect(
-        self, queries: Tensor, prefix: Tensor, others: Tensor, mass: Tensor, triggered: Tensor, slots: Any
-    ) -> None:
+    def _reselect(self, queries: Tensor, prefix: PrefixAttention, triggered: Tensor, slots: Any) -> None:
         """Choose anew and merge where triggered [S]."""
         spec = self.spec
-        candidates = mass.topk(spec.candidates, dim=1).indices
-        heads, group, width = len(candidates), queries.shape[1], slots.keys.shape[-1]
+        candidates = prefix.mass.topk(spec.candidates, dim=1).indices
         key_pool, value_pool = self.pools
-        keys = slots.keys.new_empty(heads, spec.candidates, width)
+        keys = slots.keys.new_empty(*candidates.shape, slots.keys.shape[-1])
         key_pool.fetch(candidates, keys)
-        exact = torch.matmul(queries, keys.float().transpose(1, 2))
-        rescored = prefix_mass(prefix.scatter(2, candidates.unsqueeze(1).expand(-1, group, -1), exact), others)
-        best = rescored.gather(1, candidates).topk(spec.selected, dim=1).indices
+        rescored = prefix.rescored(candidates, torch.matmul(queries, keys.float().transpose(1, 2)))
+        best = rescored.topk(spec.selected, dim=1).indices
         chosen = candidates.gather(1, best)
-        values = slots.values.new_empty(heads, spec.selected, width)
+        values = slots.values.new_empty(*chosen.shape, slots.values.shape[-1])
         value_pool.fetch(chosen, values)
-        best_keys = keys.gather(1, best.unsqueeze(-1).expand(-1, -1, width))
+        best_keys = keys.gather(1, best.unsqueeze(-1).expand_as(values))
         where = triggered[:, None, None]
         front = slice(None, spec.selected)
         slots.keys[:, front] = torch.where(where, best_keys, slots.keys[:, front])
@@ -169,22 +163,39 @@ class DriftRetriever(PooledRetriever):
         raise ValueError("Rate-controlled refresh keeps one threshold per prompt, so num_beams must be 1.")
 
 
-def prefix_mass(prefix: Tensor, others: Tensor) -> Tensor:
-    """Softmax mass of each prefix position, mean over the GQA group.
+@dataclass(frozen=True)
+class PrefixAttention:
+    """Attention of one step to the prefix, by one exponential per logit: a long prefix makes those the step's cost.
 
     Parameters
     ----------
-    prefix : Tensor [S, G, Np]
-        Logits.
-    others : Tensor [S, G, 1]
-        Log-sum-exp of the logits of all other tokens.
-
-    Returns
-    -------
-    Tensor [S, Np]
+    shares : Tensor [S, G, Np]
+        Softmax within the prefix. :meth:`rescored` overwrites it.
+    prefix, others : Tensor [S, G, 1]
+        Log-sum-exp of the logits of the prefix, and of all other tokens.
+    mass : Tensor [S, Np]
+        Softmax mass among all tokens, mean over the GQA group.
     """
-    normaliser = torch.logaddexp(prefix.logsumexp(-1, keepdim=True), others)
-    return (prefix - normaliser).exp().mean(1)
+
+    shares: Tensor
+    prefix: Tensor
+    others: Tensor
+    mass: Tensor
+
+    @classmethod
+    def of(cls, logits: Tensor, others: Tensor) -> PrefixAttention:
+        """From the prefix's logits [S, G, Np]."""
+        shares = logits.softmax(-1)
+        # The largest logit and its share tell the normaliser; a share of at least 1 / Np has a logarithm.
+        prefix = logits.amax(-1, keepdim=True) - shares.amax(-1, keepdim=True).log()
+        weights = torch.sigmoid(prefix - others).transpose(1, 2) / logits.shape[1]
+        return cls(shares, prefix, others, torch.matmul(weights, shares).squeeze(1))
+
+    def rescored(self, candidates: Tensor, logits: Tensor) -> Tensor:
+        """Mass of candidates [S, c] under other logits [S, G, c] for them, mean over the GQA group."""
+        rest = self.shares.scatter_(2, candidates.unsqueeze(1).expand_as(logits), 0.0).sum(-1, keepdim=True)
+        every = torch.cat([logits, rest.log() + self.prefix, self.others], dim=-1)
+        return (logits - every.logsumexp(-1, keepdim=True)).exp().mean(1)
 
 
 @dataclass(frozen=True)

@@ -42,23 +42,39 @@ def test_quick_run_reports_every_contender(benchmark: str, tmp_path: Path, capsy
 def test_full_gives_the_logits_of_stock_and_compression_does_not() -> None:
     length, steps = 400, 4
     model = build_backbone(TINY, torch.float32, length + steps)
-    contenders = make_contenders(CONTENDERS, 0.1)
-    fill_caches(contenders, TINY, length, torch.float32, steps)
-    seconds, logits = decode_steps(model, contenders, length, steps)
-    assert all(len(seconds[name]) == steps for name in CONTENDERS)
-    stock = torch.cat(logits["stock"])
-    full = torch.cat(logits["full"])
+    contenders = make_contenders(CONTENDERS, 0.1, model)
+    fill_caches(model, contenders, TINY, length, torch.float32, steps)
+    taken = decode_steps(model, contenders, length, steps)
+    for name in CONTENDERS:
+        assert len(taken[name].seconds) == steps
+        assert all(0 < inside < whole for inside, whole in zip(taken[name].attention, taken[name].seconds, strict=True))
+    stock = torch.cat(taken["stock"].logits)
+    full = torch.cat(taken["full"].logits)
     torch.testing.assert_close(full, stock, rtol=0, atol=1e-5)
     assert torch.equal(full.argmax(-1), stock.argmax(-1))
     for name in ("snapkv", "hybridkv"):
-        assert (torch.cat(logits[name]) - stock).abs().max() > 1e-3
+        assert (torch.cat(taken[name].logits) - stock).abs().max() > 1e-3
 
 
 def test_half_of_the_heads_are_dynamic() -> None:
-    contenders = make_contenders(["hybridkv"], 0.1)
-    fill_caches(contenders, TINY, 400, torch.float32, 1)
+    model = build_backbone(TINY, torch.float32, 401)
+    contenders = make_contenders(["hybridkv"], 0.1, model)
+    fill_caches(model, contenders, TINY, 400, torch.float32, 1)
     (static,) = contenders[0].cache.details["static"]
     assert static.count(False) == TINY.layers * TINY.kv_heads // 2
+
+
+REFRESHING = ["rcr", "exact", "quest", "arkvale", "freekv", "infinigen", "shadowkv", "magicpig", "random_refresh"]
+
+
+@pytest.mark.parametrize("benchmark", ["decode", "prefill"])
+def test_methods_that_look_behind_the_attention_run_too(benchmark: str, capsys: pytest.CaptureFixture[str]) -> None:
+    names = ["snapkv", *REFRESHING, "duoattention", "razorattention"]
+    budget = ["--budget", "64"] if benchmark == "decode" else []
+    assert main([benchmark, "--quick", "--dtypes", "fp32", "--contenders", *names, *budget]) == 0
+    table = capsys.readouterr().out
+    assert all(f" {name} " in table for name in names)
+    assert ("/ snapkv" in table) == (benchmark == "decode")
 
 
 def test_prompt_ends_with_128_text_tokens() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from kvcomp_eval.bench.backbone import DTYPES, MID_SIZE
+from kvcomp_eval.bench.backbone import DTYPES, MID_SIZE, build_backbone
 from kvcomp_eval.bench.contenders import make_contenders
 from kvcomp_eval.bench.decode import fill_caches
 from kvcomp_eval.budgets.uniform import entries_per_head
@@ -18,8 +18,9 @@ _CHUNK = 8
 
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 def test_hybridkv_holds_the_bytes_of_the_formula(dtype: str) -> None:
-    (contender,) = make_contenders(["hybridkv"], _RATIO)
-    fill_caches([contender], MID_SIZE, _LENGTH, DTYPES[dtype], steps=1)
+    model = build_backbone(MID_SIZE, DTYPES[dtype], _LENGTH + 1)
+    (contender,) = make_contenders(["hybridkv"], _RATIO, model)
+    fill_caches(model, [contender], MID_SIZE, _LENGTH, DTYPES[dtype], steps=1)
     cache = contender.cache
     report = cache.report()
     heads = MID_SIZE.layers * MID_SIZE.kv_heads
@@ -61,8 +62,9 @@ def test_hybridkv_holds_the_bytes_of_the_formula(dtype: str) -> None:
 
 
 def test_nothing_of_the_full_prompt_stays_alive() -> None:
-    (contender,) = make_contenders(["snapkv"], _RATIO)
-    fill_caches([contender], MID_SIZE, _LENGTH, DTYPES["bf16"], steps=1)
+    model = build_backbone(MID_SIZE, DTYPES["bf16"], _LENGTH + 1)
+    (contender,) = make_contenders(["snapkv"], _RATIO, model)
+    fill_caches(model, [contender], MID_SIZE, _LENGTH, DTYPES["bf16"], steps=1)
     report = contender.cache.report()
     storages = {
         part.untyped_storage().data_ptr(): part.untyped_storage().nbytes()

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from kvcomp_eval.stores.controller import RateController
-from kvcomp_eval.stores.drift import Detector, DriftRetrieval, prefix_mass
+from kvcomp_eval.stores.drift import Detector, DriftRetrieval, PrefixAttention
 from kvcomp_eval.stores.slots import Slots
 
 CPU = torch.device("cpu")
@@ -65,7 +65,7 @@ def drift_of(rank):
     logits = Detector.of(KEYS, rank).logits(QUERY)
     exact = torch.matmul(QUERY, KEYS.transpose(1, 2))
     logits[:, :, KEPT] = exact[:, :, KEPT]
-    mass = prefix_mass(logits, torch.full((1, 1, 1), float("-inf")))
+    mass = PrefixAttention.of(logits, torch.full((1, 1, 1), float("-inf"))).mass
     return logits, mass, (mass.sum(1) - mass[:, KEPT].sum(1)).item()
 
 
@@ -77,6 +77,27 @@ def test_drift_vector(rank, drift):
         assert logits[0, 0, [1, 3]].tolist() == pytest.approx([0.75, 1.5], abs=1e-5)
     else:
         torch.testing.assert_close(mass[0], torch.tensor([0.167405, 0.276004, 0.101536, 0.455054]), atol=1e-5, rtol=0)
+
+
+def test_rescored_mass_is_that_of_a_softmax_over_all_tokens():
+    generator = torch.Generator().manual_seed(0)
+    approximate, exact = (4 * torch.randn(3, 2, size, generator=generator) for size in (30, 6))
+    others = torch.randn(3, 2, 5, generator=generator)
+    candidates = torch.stack([torch.randperm(30, generator=generator)[:6] for _ in range(3)])
+    index = candidates.unsqueeze(1).expand(-1, 2, -1)
+    whole = torch.cat([approximate.scatter(2, index, exact), others], dim=-1).softmax(-1).mean(1)
+    prefix = PrefixAttention.of(approximate, others.logsumexp(-1, keepdim=True))
+    mass = torch.cat([approximate, others], dim=-1).softmax(-1).mean(1)[:, :30]
+    torch.testing.assert_close(prefix.mass, mass)
+    torch.testing.assert_close(prefix.rescored(candidates, exact), whole.gather(1, candidates))
+
+
+def test_mass_of_extreme_logits_is_finite():
+    logits = torch.tensor([[[200.0, -200.0, 0.0], [-300.0, -300.0, -300.0]]])
+    prefix = PrefixAttention.of(logits, torch.tensor([[[0.0], [100.0]]]))
+    torch.testing.assert_close(prefix.mass, torch.tensor([[0.5, 0.0, 0.0]]))
+    candidates = torch.arange(3)[None]
+    torch.testing.assert_close(prefix.rescored(candidates, logits), torch.tensor([[0.5, 0.0, 0.0]]))
 
 
 @pytest.mark.parametrize("centred", [False, True])
@@ -98,12 +119,13 @@ def make_retriever(heads=2, samples=1, **changes):
     values = torch.randn(total, prefix, dim, generator=generator)
     start = {"tau": 0.6} | changes.pop("controller", {})
     controllers = [controller(**start) for _ in range(samples)]
+    probe = changes.pop("probe", None)
     settings = {
         "selected": selected, "prefix": prefix, "candidates": 12, "rank": 3, "centred": False, "per_head": False,
         "branching": False, "num_kv_heads": heads, "offload": True, "layer": 0,
     } | changes  # fmt: skip
     members = [
-        DriftRetrieval(**settings, initial=torch.arange(selected), controller=controllers[head // heads])
+        DriftRetrieval(**settings, probe=probe, initial=torch.arange(selected), controller=controllers[head // heads])
         for head in range(total)
     ]
     slots = Slots.allocate(total, selected + 2, 20, keys)
@@ -171,11 +193,26 @@ def test_index_bytes_are_the_projected_keys_and_the_basis():
     assert retriever.host_bytes == 2 * 2 * 4 * 30 * 8
 
 
-def test_per_head_trigger_refreshes_heads_apart():
-    retriever, slots, *_, (control,) = make_retriever(per_head=True)
+class Shares:
+    """A probe that notes which share of the heads refreshed at each step."""
+
+    def __init__(self):
+        self.seen = []
+
+    def start(self, layer, chosen):
+        pass
+
+    def __call__(self, layer, drift, tau, refreshed, chosen):
+        self.seen.append(refreshed.item())
+
+
+@pytest.mark.parametrize(("per_head", "shares"), [(False, {0.0, 1.0}), (True, {0.0, 0.5, 1.0})])
+def test_heads_refresh_together_or_by_their_own_drift(per_head, shares):
+    probe = Shares()
+    retriever, slots, *_, (control,) = make_retriever(per_head=per_head, probe=probe)
     decode(retriever, slots)
-    assert 0 < control.rate < 1
-    assert (control.rate * 12 * 2) % 1 == pytest.approx(0, abs=1e-5)
+    assert set(probe.seen) == shares
+    assert control.rate == pytest.approx(sum(probe.seen) / 12)
 
 
 def test_beams_are_refused():
