@@ -73,7 +73,7 @@ class SamplingRetriever(Retriever):
         self._mean = keys.float().mean(1, keepdim=True).to(keys.dtype)
         centred = keys.float() - self._mean.float()
         self._lengths = centred.norm(dim=-1)
-        self._codes = hash_codes(centred, spec.planes, spec.bits)
+        self._codes = hash_codes(centred, spec.planes, spec.bits).transpose(1, 2).contiguous()
         self._sampled = torch.zeros((), device=keys.device)
         self._steps = 0
 
@@ -85,9 +85,7 @@ class SamplingRetriever(Retriever):
         inner = torch.matmul(asked, self._keys.float().transpose(1, 2))
         centred = inner - torch.matmul(asked, self._mean.float().transpose(1, 2))
         cosine = centred / (asked.norm(dim=-1, keepdim=True) * self._lengths.unsqueeze(1)).clamp(min=1e-20)
-        codes = hash_codes(asked, spec.planes, spec.bits)
-        agreeing = (codes.unsqueeze(2) == self._codes.unsqueeze(1)).sum(-1)
-        drawn = agreeing >= 2
+        drawn = agreeing_tables(hash_codes(asked, spec.planes, spec.bits), self._codes) >= 2
         weighted = inner * scaling - (sampling_probability(cosine, spec.bits, spec.tables) + _LEAST).log()
         resident = torch.matmul(asked, slots.keys[:, : slots.length].float().transpose(1, 2)) * scaling
         logits = torch.cat([resident, weighted.masked_fill(~drawn, float("-inf"))], dim=-1)
@@ -124,10 +122,21 @@ class SamplingRetriever(Retriever):
 
 
 def hash_codes(vectors: Tensor, planes: Tensor, bits: int) -> Tensor:
-    """SimHash codes [.., L] of vectors [.., D], int32: the sides of K planes per table."""
+    """SimHash codes [.., L] of vectors [.., D], int16 up to 15 bits, else int32: the sides of K planes per table."""
     sides = (torch.matmul(vectors, planes) > 0).unflatten(-1, (-1, bits))
     powers = 2 ** torch.arange(bits, device=planes.device, dtype=torch.int32)
-    return (sides * powers).sum(-1, dtype=torch.int32)
+    return (sides * powers).sum(-1, dtype=torch.int16 if bits < 16 else torch.int32)
+
+
+def agreeing_tables(asked: Tensor, codes: Tensor) -> Tensor:
+    """In how many of L tables queries [S, G, L] share the bucket of each key [S, L, Np]; [S, G, Np].
+
+    Table by table: one comparison of all would need L times the memory, and takes eight times as long.
+    """
+    count = torch.zeros(*asked.shape[:2], codes.shape[2], dtype=torch.int16, device=codes.device)
+    for own, keys in zip(asked.unbind(2), codes.unbind(1), strict=True):
+        count += own.unsqueeze(2) == keys.unsqueeze(1)
+    return count
 
 
 def sampling_probability(cosine: Tensor, bits: int, tables: int) -> Tensor:

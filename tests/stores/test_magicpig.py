@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from kvcomp_eval.stores.magicpig import SampledAttention, hash_codes, sampling_probability
+from kvcomp_eval.stores.magicpig import SampledAttention, agreeing_tables, hash_codes, sampling_probability
 from kvcomp_eval.stores.slots import Slots
 
 
@@ -19,6 +19,12 @@ def drawn(*shape, seed=0):
 def test_probability_vector(degrees, expected):
     cosine = torch.tensor(math.cos(math.radians(degrees)), dtype=torch.float64)
     assert sampling_probability(cosine, 10, 150).item() == pytest.approx(expected, abs=1e-5)
+
+
+def test_tables_that_agree_are_counted_per_query_and_key():
+    asked = torch.tensor([[[1, 2, 3], [4, 5, 6]]])
+    codes = torch.tensor([[[1, 4, 0], [2, 5, 2], [0, 6, 3]]])  # [1, tables, keys]
+    assert agreeing_tables(asked, codes).tolist() == [[[2, 0, 2], [0, 3, 0]]]
 
 
 def test_codes_are_the_sides_of_the_planes():
@@ -92,6 +98,6 @@ def test_everything_sampled_is_full_attention():
 def test_bytes_are_the_mean_key_the_planes_and_the_pool(offload):
     retriever, *_ = make(3, 8, offload=offload)
     assert retriever.index_bytes == 4 * (3 * 8 + 8 * 3 * 8)
-    pool = 4 * 3 * 30 * (8 + 8 + 8 + 1)
+    pool = 3 * 30 * (4 * (8 + 8 + 1) + 2 * 8)  # keys, values and lengths in float32, codes of 8 tables in int16
     assert (retriever.host_bytes, retriever.device_bytes) == ((pool, 0) if offload else (0, pool))
     assert make(3, 8, counts_planes=False)[0].index_bytes == 4 * 3 * 8
