@@ -6,6 +6,7 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -38,6 +39,12 @@ def build_parser() -> argparse.ArgumentParser:
         command.add_argument("--budget", type=float, default=0.1, help="budget_ratio, or entries above 1 (%(default)s)")
         command.add_argument("--lengths", type=int, nargs="+", default=_LENGTHS[name], help="prompt tokens")
         command.add_argument("--dtypes", nargs="+", choices=tuple(DTYPES), default=list(DTYPES))
+        command.add_argument(
+            "--layers",
+            type=int,
+            default=MID_SIZE.layers,
+            help="fewer take less time at nearly the same ratios (%(default)s)",
+        )
         command.add_argument("--repeats", type=int, default=_REPEATS[name], help="timed repetitions (%(default)s)")
         command.add_argument("--warmup", type=int, default=2 if name == "decode" else 1, help="untimed repetitions")
         command.add_argument("--quick", action="store_true", help="tiny backbone, one short prompt: does it run?")
@@ -60,7 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
-    shape = TINY if options.quick else MID_SIZE
+    shape = TINY if options.quick else replace(MID_SIZE, layers=options.layers)
     lengths = [400] if options.quick else options.lengths
     repeats = 2 if options.quick else options.repeats
     bandwidth = read_bandwidth(32 if options.quick else 512)
@@ -84,6 +91,7 @@ def _write_json(options: argparse.Namespace, bandwidth: float, measurements: Seq
     raw = {
         "benchmark": options.benchmark,
         "budget": options.budget,
+        "layers": options.layers,
         "bandwidth_bytes_per_second": bandwidth,
         "measurements": [item.to_dict() for item in measurements],
     }
