@@ -46,8 +46,8 @@ def test_pages_hold_the_budget_and_what_fills_no_page(run, name, size):
 def test_shadowkv_holds_factors_landmarks_and_one_rotation(run):
     report = run("shadowkv", rank=4)
     covered = report.prompt_tokens[0] - WINDOW - remainder(report.prompt_tokens[0], 8)
-    assert report.index_bytes == HEADS * (covered * 4 / (SHARED * DIM) + covered / 8 + 4) * VECTOR
-    assert report.overhead_bytes == 2 * covered * VECTOR
+    assert report.index_bytes == (HEADS * (covered * 4 / (SHARED * DIM) + covered / 8 + 4) + 2 * covered) * VECTOR
+    assert report.overhead_bytes == report.pool_bytes == 0
     assert report.host_bytes == HEADS * covered * VECTOR
 
 
@@ -71,10 +71,30 @@ def test_magicpig_holds_the_window_the_mean_key_and_one_set_of_planes(run):
     prefix = report.prompt_tokens[0] - WINDOW
     assert report.kept_entries == HEADS * WINDOW
     assert report.index_bytes == HEADS * VECTOR + 4 * DIM * 4 * 20
-    assert report.host_bytes == HEADS * prefix * 4 * (2 * DIM + 20 + 1)
+    assert report.host_bytes == HEADS * prefix * (4 * (2 * DIM + 1) + 2 * 20)
     assert 0 < report.reads_per_step < 2 * HEADS * prefix * TEXT["num_attention_heads"] // SHARED
     assert run("magicpig", bits=8, tables=20).reads_per_step < report.reads_per_step
     assert run("magicpig", sinks=4).kept_entries == HEADS * (WINDOW + 4)
+
+
+@pytest.mark.parametrize("parameters", [{}, {"dense_layers": 1}, {"window": 9}, {"offload": False}], ids=str)
+@pytest.mark.parametrize(
+    ("name", "more"),
+    [
+        ("quest", {"page": 24}),
+        ("freekv", {}),
+        ("infinigen", {}),
+        ("shadowkv", {}),
+        ("shadowkv", {"outliers": 2}),
+        ("magicpig", {"sinks": 4}),
+    ],
+)
+def test_what_is_held_is_what_the_method_declares(run, name, more, parameters):
+    report = run(name, **more, **parameters)
+    method = make_method(name, budget_entries=ENTRIES, **more, **parameters)
+    assert report.kept_entries == HEADS * method.held_entries(report.prompt_tokens[0], TEXT["num_hidden_layers"])
+    assert report.prompt_bytes == report.kept_entries * 2 * VECTOR
+    assert (report.pool_bytes > report.host_bytes == 0) == ("offload" in parameters)
 
 
 @pytest.mark.parametrize("name", ["quest", "infinigen", "shadowkv", "magicpig"])
