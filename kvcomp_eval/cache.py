@@ -166,7 +166,8 @@ class KVCache(Cache):
         self._carried: list[dict[str, Any]] = [{} for _ in range(prompt.batch_size)]
         self._full_bytes = 0
         self._full_entries = 0
-        self._started = time.perf_counter()
+        #: Where the time of the prompt begins; a session moves it in front of a rehearsal.
+        self.started = time.perf_counter()
         self._packed_at: float | None = None
 
     def observe(self, index: int, queries: Tensor, keys: Tensor, values: Tensor, scaling: float) -> None:
@@ -192,6 +193,7 @@ class KVCache(Cache):
                 scaling=scaling,
                 carried=self._carried[sample],
                 inputs=None if inputs is None else inputs.sample(row, start),
+                sample=sample,
             )
             self._observations[sample].append(self.method.observe(view))
         self._waiting.append((keys, values))
@@ -240,6 +242,11 @@ class KVCache(Cache):
             torch.cuda.synchronize(device)
         self._packed_at = time.perf_counter()
 
+    def entries(self, sample: int) -> list[list[int]]:
+        """Prompt entries that a sample holds on the device, per layer and KV head."""
+        rows = [layer.store.entries for layer in self.packed_layers if layer.store is not None]
+        return [row[sample * self._copies(len(row))] for row in rows]
+
     @property
     def is_packed(self) -> bool:
         return self._packed_at is not None
@@ -270,13 +277,13 @@ class KVCache(Cache):
             full_entries=self._full_entries,
             prompt_bytes=sum(group.slots.prompt_bytes for group in groups),
             index_bytes=sum(retriever.index_bytes for retriever in retrievers),
-            overhead_bytes=sum(group.slots.mask_bytes for group in groups)
-            + sum(retriever.device_bytes for retriever in retrievers),
+            overhead_bytes=sum(group.slots.mask_bytes for group in groups),
+            pool_bytes=sum(retriever.device_bytes for retriever in retrievers),
             host_bytes=sum(retriever.host_bytes for retriever in retrievers),
             generated_bytes=sum(group.slots.generated_bytes for group in groups),
             full_bytes=self._full_bytes,
             reads_per_step=sum(store.reads_per_step for store in stores),
-            prefill_seconds=self._packed_at - self._started,
+            prefill_seconds=self._packed_at - self.started,
             decode_seconds=ended - self._packed_at,
             details=self.details,
         )

@@ -10,6 +10,7 @@ SUMMED_FIGURES = (
     "device_bytes",
     "host_bytes",
     "index_bytes",
+    "pool_bytes",
     "full_bytes",
     "generated_bytes",
     "kept_entries",
@@ -35,9 +36,11 @@ class CacheReport:
     prompt_bytes : int
         Resident prompt keys and values.
     index_bytes : int
-        Retrieval indexes on the device.
+        On the device, what finds entries or rebuilds them.
     overhead_bytes : int
-        Validity masks of padded heads, and retrieval pools that stay on the device.
+        Validity masks of padded heads.
+    pool_bytes : int
+        Retrieval pools that stay on the device.
     host_bytes : int
         Retrieval pools in host memory (on a CPU run: memory that a GPU run would keep on the host).
     generated_bytes : int
@@ -62,6 +65,7 @@ class CacheReport:
     prompt_bytes: int
     index_bytes: int
     overhead_bytes: int
+    pool_bytes: int
     host_bytes: int
     generated_bytes: int
     full_bytes: int
@@ -72,8 +76,8 @@ class CacheReport:
 
     @property
     def device_bytes(self) -> int:
-        """Bytes on the device that stand for the prompt: entries, index and overhead."""
-        return self.prompt_bytes + self.index_bytes + self.overhead_bytes
+        """Bytes on the device that stand for the prompt: entries, index, overhead and pools."""
+        return self.prompt_bytes + self.index_bytes + self.overhead_bytes + self.pool_bytes
 
     @property
     def realised_ratio(self) -> float:

@@ -99,6 +99,7 @@ class _Writer:
         for trace in started:
             table = pyarrow.table(trace.rows())
             if self._file is None:
+                Path(self._path).parent.mkdir(parents=True, exist_ok=True)
                 self._file = pyarrow.parquet.ParquetWriter(self._path, table.schema, compression="zstd")
             self._file.write_table(table)
             self.waiting.remove(trace)

@@ -54,6 +54,12 @@ METHODS = {
     "hybridkv_rate": lambda: HybridKV(
         budget_ratio=0.6, window=4, chunk_size=2, theta_quantile=0.5, refresh="rate", rho=0.5
     ),
+    "hybridkv_drift": lambda: HybridKV(
+        budget_ratio=0.6, window=4, chunk_size=2, theta_quantile=0.5, classify="drift", probe_steps=3
+    ),
+    "hybridkv_drift_rate": lambda: HybridKV(
+        budget_ratio=0.6, window=4, chunk_size=2, theta_quantile=0.5, classify="drift", refresh="rate", rho=0.5
+    ),
     "hybridkv_layer": lambda: HybridKV(
         budget_ratio=0.5, window=4, chunk_size=2, theta_quantile=0.5, allocation="layer"
     ),
@@ -109,8 +115,14 @@ def test_left_padded_row_selects_as_alone(family, make_inputs, make_method):
 
 @pytest.mark.parametrize(
     "method",
-    [Full(), SnapKV(budget_ratio=1.0), HybridKV(budget_ratio=1.0), HybridKV(budget_ratio=1.0, theta=float("inf"))],
-    ids=["full", "snapkv", "hybridkv", "hybridkv_dynamic"],
+    [
+        Full(),
+        SnapKV(budget_ratio=1.0),
+        HybridKV(budget_ratio=1.0),
+        HybridKV(budget_ratio=1.0, theta=float("inf")),
+        HybridKV(budget_ratio=1.0, classify="drift"),
+    ],
+    ids=["full", "snapkv", "hybridkv", "hybridkv_dynamic", "hybridkv_drift"],
 )
 @pytest.mark.parametrize("rows", [(1,), (0, 1, 2)], ids=["single", "padded batch"])
 def test_whole_budget_is_token_identical_to_stock(family, make_inputs, method, rows):
@@ -154,7 +166,7 @@ def test_compression_changes_the_logits(family, make_inputs, name):
     assert first_decoded > 1e-2
 
 
-@pytest.mark.parametrize("name", ["snapkv", "hybridkv_mixed"])
+@pytest.mark.parametrize("name", ["snapkv", "hybridkv_mixed", "hybridkv_drift"])
 def test_second_prompt_behaves_as_in_a_fresh_session(family, make_inputs, name):
     _, model, _ = family
     with attach(model, METHODS[name]()):
@@ -188,7 +200,7 @@ def test_beam_scores_are_those_of_the_beams_decoded_alone(family, make_inputs, n
         assert beams.sequences_scores[row].item() == pytest.approx(expected.item(), abs=1e-4)
 
 
-@pytest.mark.parametrize("name", ["snapkv", "hybridkv_mixed"])
+@pytest.mark.parametrize("name", ["snapkv", "hybridkv_mixed", "hybridkv_drift"])
 def test_text_follow_up_continues_the_compressed_cache(family, make_inputs, name):
     _, model, processor = family
     inputs = make_inputs(1)

@@ -42,6 +42,23 @@ def by_prompt(frame: pd.DataFrame) -> pd.DataFrame:
     )
 
 
+def by_step(frame: pd.DataFrame) -> pd.DataFrame:
+    """Drift, threshold and refreshes of every step, each first averaged over a prompt's layers.
+
+    Returns
+    -------
+    DataFrame
+        Indexed by step: ``drift`` and ``tau`` as median over the prompts, with the quartiles ``drift_low`` and so on;
+        ``refreshed`` as mean; ``prompts`` that got so far.
+    """
+    means = frame.groupby(["prompt", "step"])[["drift", "tau", "refreshed"]].mean().groupby("step")
+    columns = {"prompts": means.size(), "refreshed": means["refreshed"].mean()}
+    for name in ("drift", "tau"):
+        quartiles = {"_low": 0.25, "": 0.5, "_high": 0.75}
+        columns |= {name + suffix: means[name].quantile(share) for suffix, share in quartiles.items()}
+    return pd.DataFrame(columns)
+
+
 def by_tercile(prompts: pd.DataFrame, scores: pd.DataFrame | None = None) -> pd.DataFrame:
     """Means of the prompts with low, middle and high mean drift.
 

@@ -78,22 +78,22 @@ class HeadTypeRule:
     literal_r: bool = False
 
     def allocate(
-        self, scores: Sequence[float], theta: float, total: int, grid: ChunkGrid, window: int
+        self, scores: Sequence[float], static: Sequence[bool], total: int, grid: ChunkGrid, window: int
     ) -> HeadTypeBudgets:
-        """Classify heads by ``scores >= theta`` (static) and share ``total`` entries among them.
+        """Share ``total`` entries among heads.
 
         Parameters
         ----------
         scores : sequence of float
             Text-centric sparsity per KV head.
-        theta : float
+        static : sequence of bool
+            Per KV head: static, else dynamic.
         total : int
             Entries of all heads together (B_total).
         grid : ChunkGrid
         window : int
             Least entries of a static head.
         """
-        static = tuple(score >= theta for score in scores)
         num_static = sum(static)
         num_dynamic = len(scores) - num_static
         notes: list[str] = []
@@ -107,7 +107,7 @@ class HeadTypeRule:
         spent = num_dynamic * resident if self.total == "conserve" else planned
         static_entries = iter(self._static_entries(scores, static, total - spent, grid.prompt_length, window, notes))
         entries = tuple(next(static_entries) if kept else resident for kept in static)
-        return HeadTypeBudgets(static, entries, chunks, padded, tuple(notes))
+        return HeadTypeBudgets(tuple(static), entries, chunks, padded, tuple(notes))
 
     def _dynamic_share(self, total: int, num_static: int, num_dynamic: int, window: int, notes: list[str]) -> float:
         """The share coefficient r of Eq. 4, cut so that static heads keep at least their window."""

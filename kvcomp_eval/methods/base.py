@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -35,6 +37,8 @@ class LayerPrefill:
         What a method wants to remember from layer to layer of this prompt; empty at the first layer.
     inputs : AttentionInputs, optional
         Of the same tokens, for methods with ``needs_inputs``.
+    sample : int
+        Which prompt of the batch this is.
     """
 
     layer: int
@@ -46,6 +50,7 @@ class LayerPrefill:
     scaling: float
     carried: dict[str, Any] = field(default_factory=dict)
     inputs: AttentionInputs | None = None
+    sample: int = 0
 
     @property
     def length(self) -> int:
@@ -118,8 +123,15 @@ class Method(ABC):
             Facts for :class:`~kvcomp_eval.report.CacheReport`, to be added to.
         """
 
-    def prepared(self, rehearse: Callable[[Method], Any]) -> Method:
-        """The method to use for the prompt at hand; an oracle first calls ``rehearse(method)`` for a finished cache."""
+    def prepared(self, rehearse: Callable[..., Any]) -> Method:
+        """The method to use for the prompt at hand.
+
+        Parameters
+        ----------
+        rehearse : callable
+            ``rehearse(method, steps=None)`` answers the prompt with another method first and returns the finished
+            cache. ``steps`` decodes so many tokens of every sample, greedily and past the end of an answer.
+        """
         return self
 
     def calibrated(self, config: Any, read: Callable[[Method, Tensor], Any]) -> Method:
@@ -132,6 +144,14 @@ class Method(ABC):
             ``read(method, input_ids)`` runs the model over text [1, N] and returns the finished cache.
         """
         return self
+
+    @contextmanager
+    def traced(self, path: Path) -> Iterator[Method]:
+        """The method to use inside a ``with`` block whose decode steps go into a Parquet file, complete after it.
+
+        No file is written by methods that have nothing to tell, such as all that choose once.
+        """
+        yield self
 
     def asking(self, previous: AttentionInputs | None, current: AttentionInputs) -> Tensor | None:
         """Queries [B, Hq, q, D] by which a layer's entries are retrieved at a decode step; None: its own.
@@ -151,6 +171,14 @@ class Method(ABC):
     def entries(self, prompt_length: int, window: int) -> int:
         """Prompt entries per KV head under the common convention; see :func:`entries_per_head`."""
         return entries_per_head(prompt_length, self.budget_ratio, self.budget_entries, window)
+
+    def held_entries(self, prompt_length: int, num_layers: int) -> float:
+        """Prompt entries that a KV head holds, mean over heads and layers: those of the budget.
+
+        A method that departs from the budget by design declares here by how much; a comparison checks what was held
+        against it, and says so of the row.
+        """
+        return self.entries(prompt_length, self.least_window)
 
     @property
     def least_window(self) -> int:

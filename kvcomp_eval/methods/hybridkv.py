@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -27,6 +27,7 @@ from kvcomp_eval.methods.base import (
     check_share,
 )
 from kvcomp_eval.methods.rcr import RCR
+from kvcomp_eval.methods.rehearsal import Rehearsal
 from kvcomp_eval.scoring.pooling import check_pooling, pool_scores
 from kvcomp_eval.scoring.text_centric import TEXT_ROWS, text_centric_sparsity, text_rows
 from kvcomp_eval.scoring.window import window_scores
@@ -36,6 +37,7 @@ from kvcomp_eval.stores.controller import RateController
 from kvcomp_eval.stores.drift import DriftRetrieval
 from kvcomp_eval.stores.heads import HeadPlan
 
+CLASSIFIERS = ("sparsity", "drift")
 GROUP_REDUCTIONS = {
     "mean": lambda scores: scores.mean(1),
     "min": lambda scores: scores.amin(1),
@@ -53,12 +55,15 @@ class HeadObservation:
     scores : Tensor [Hkv, N]
     visual : Tensor [N]
     text_queries : int
+    drift : Tensor [Hkv], optional
+        Share of attention that the first decode steps paid to what a static head would evict.
     """
 
     sparsity: Tensor
     scores: Tensor
     visual: Tensor
     text_queries: int
+    drift: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -72,10 +77,18 @@ class HybridKV(Method):
     Parameters
     ----------
     theta : float
-        Static iff sparsity >= theta. ``-inf``: all static, ``inf``: all dynamic (Table 4).
+        Static iff sparsity (or 1 - drift) >= theta. ``-inf``: all static, ``inf``: all dynamic (Table 4).
     theta_quantile : float, optional
         Instead of ``theta``: this quantile over all heads of the prompt at hand. (The paper tunes an absolute
         value on a validation set: take it from ``CacheReport.details["sparsity"]`` and pass it as ``theta``.)
+    classify : str
+        What ``theta`` is compared with. ``sparsity``: S of Eq. 3 (the paper). ``drift``: 1 - drift, the share of
+        attention that stays, over the first decode steps, on what the head would keep if it were static at the mean
+        budget; budgets still follow S. To be reported as a variant: the steps are rehearsed with the full cache,
+        which costs a second prefill and ``probe_steps`` tokens per prompt (they count as prefill time, see
+        ``CacheReport.details["rehearsal"]``) and holds the full cache, as the prefill does anyway.
+    probe_steps : int
+        Decode steps of that measurement.
     r : float
         Share coefficient of dynamic heads; 1 is the same for both types (appendix D: 0.75).
     alpha : float
@@ -122,6 +135,8 @@ class HybridKV(Method):
 
     theta: float = 0.9
     theta_quantile: float | None = None
+    classify: str = "sparsity"
+    probe_steps: int = 8
     r: float = 0.75
     alpha: float = 0.5
     window: int = 32
@@ -159,6 +174,8 @@ class HybridKV(Method):
             value = getattr(self, name)
             if value is not None and not low <= value <= high:
                 raise ValueError(f"{name}={value} must lie between {low} and {high}.")
+        check_choice("classify", self.classify, CLASSIFIERS)
+        check_at_least("probe_steps", self.probe_steps, 1)
         check_choice("text_rows", self.text_rows, TEXT_ROWS)
         check_choice("group_reduce", self.group_reduce, tuple(GROUP_REDUCTIONS))
         check_choice("padding", self.padding, PADDINGS)
@@ -180,19 +197,34 @@ class HybridKV(Method):
     def least_window(self) -> int:
         return self.window
 
+    def prepared(self, rehearse: Callable[..., Any]) -> Method:
+        """With ``classify=drift``: this method with the drift of the prompts at hand."""
+        if self.classify == "sparsity":
+            return self
+        return RehearsedHybridKV(**self.parameters(), rehearsal=Rehearsal.run(rehearse, self.probe_steps))
+
     def observe(self, prefill: LayerPrefill) -> HeadObservation:
         window = self.window_for(self.window, prefill.length)
         rows = text_rows(prefill.visual, self.text_rows, window)
         sparsity = text_centric_sparsity(prefill.queries, prefill.keys, rows, prefill.scaling, self.top_k_ratio)
         per_kv_head = GROUP_REDUCTIONS[self.group_reduce](sparsity.unflatten(0, (prefill.num_kv_heads, -1)))
-        scores = window_scores(prefill.queries, prefill.keys, window, prefill.scaling)
-        return HeadObservation(per_kv_head, pool_scores(scores, self.kernel), prefill.visual, len(rows))
+        window_attention = window_scores(prefill.queries, prefill.keys, window, prefill.scaling)
+        scores = pool_scores(window_attention, self.kernel)
+        return HeadObservation(per_kv_head, scores, prefill.visual, len(rows), self._drift(prefill, scores))
+
+    def _drift(self, prefill: LayerPrefill, scores: Tensor) -> Tensor | None:
+        if self.classify == "drift":
+            raise RuntimeError("classify=drift has to rehearse the prompt; use model.generate() inside attach().")
+        return None
 
     def plan(self, observations: Sequence[HeadObservation], details: dict[str, Any]) -> list[LayerPlan]:
         length = len(observations[0].visual)
         sparsity = [value for layer in observations for value in layer.sparsity.tolist()]
-        budgets, grid, theta = self._budgets(sparsity, length)
+        drift = [value for layer in observations if layer.drift is not None for value in layer.drift.tolist()]
+        budgets, grid, theta = self._budgets(sparsity, [1 - value for value in drift] or sparsity, length)
         details.setdefault("sparsity", []).append(sparsity)
+        if drift:
+            details.setdefault("drift", []).append(drift)
         details.setdefault("static", []).append(list(budgets.static))
         details.setdefault("text_queries", []).append(observations[0].text_queries)
         details.setdefault("budgets", []).append(
@@ -213,8 +245,10 @@ class HybridKV(Method):
             plans.append(plan if controller is None else self._by_rate(plan, layer, i, controller))
         return plans
 
-    def _budgets(self, sparsity: list[float], length: int) -> tuple[HeadTypeBudgets, ChunkGrid, float]:
-        """Total entries of these heads, their classes and budgets."""
+    def _budgets(
+        self, sparsity: list[float], steadiness: list[float], length: int
+    ) -> tuple[HeadTypeBudgets, ChunkGrid, float]:
+        """Total entries of these heads, their classes (by steadiness) and budgets (by sparsity)."""
         heads = len(sparsity)
         total = heads * self.entries(length, self.window)
         if self.budget_ratio is not None:
@@ -224,10 +258,10 @@ class HybridKV(Method):
         window = self.window_for(self.window, length)
         theta = self.theta
         if self.theta_quantile is not None:
-            theta = float(torch.tensor(sparsity).quantile(self.theta_quantile))
+            theta = float(torch.tensor(steadiness, dtype=torch.float64).quantile(self.theta_quantile))
+        static = tuple(score >= theta for score in steadiness)
         grid = ChunkGrid(length, window if self.count_window else 0, self.chunk_size)
         if total == heads * length:
-            static = tuple(score >= theta for score in sparsity)
             return HeadTypeBudgets(static, (length,) * heads, grid.num_chunks, length), grid, theta
         rule = HeadTypeRule(
             r=self.r,
@@ -237,7 +271,7 @@ class HybridKV(Method):
             rounding=self.rounding,
             literal_r=self.literal_r,
         )
-        return rule.allocate(sparsity, theta, total, grid, window), grid, theta
+        return rule.allocate(sparsity, static, total, grid, window), grid, theta
 
     def _layer_plan(self, layer: HeadObservation, budgets: HeadTypeBudgets, heads: range, grid: ChunkGrid) -> LayerPlan:
         length, device = grid.prompt_length, layer.visual.device
@@ -297,3 +331,20 @@ class HybridKV(Method):
             )
             heads[head] = HeadPlan(tail, retrieval)
         return tuple(heads)
+
+
+@dataclass(frozen=True)
+class RehearsedHybridKV(HybridKV):
+    """The method once it has seen the first decode steps of the prompts at hand."""
+
+    rehearsal: Rehearsal = field(default_factory=lambda: Rehearsal((), {}), repr=False, compare=False)
+
+    def plan(self, observations: Sequence[HeadObservation], details: dict[str, Any]) -> list[LayerPlan]:
+        details["rehearsal"] = self.rehearsal.costs
+        return super().plan(observations, details)
+
+    def _drift(self, prefill: LayerPrefill, scores: Tensor) -> Tensor:
+        window = self.window_for(self.window, prefill.length)
+        entries = self.entries(prefill.length, self.window)
+        kept = [text_prior_positions(head, prefill.visual, entries, window) for head in scores]
+        return self.rehearsal.drift(prefill.layer, prefill.sample, kept)

@@ -53,8 +53,7 @@ class MagicPIG(RetrievingMethod):
 
     def select(self, prefill: LayerPrefill, entries: int) -> LayerPlan:
         length, device = prefill.length, prefill.keys.device
-        window = self.window_for(self.window, length)
-        sinks = min(self.sinks, length - window - 1)
+        sinks, window = self._resident(length)
         first = _PLANES not in prefill.carried
         if first:
             prefill.carried[_PLANES] = self._planes(prefill.keys)
@@ -69,6 +68,14 @@ class MagicPIG(RetrievingMethod):
             planes=prefill.carried[_PLANES],
         )
         return (HeadPlan(kept, retrieval),) * prefill.num_kv_heads
+
+    def resident_entries(self, length: int, entries: int) -> int:
+        return sum(self._resident(length))
+
+    def _resident(self, length: int) -> tuple[int, int]:
+        """Sinks and window of a prompt."""
+        window = self.window_for(self.window, length)
+        return min(self.sinks, length - window - 1), window
 
     def _planes(self, like: Tensor) -> Tensor:
         # Drawn on the CPU, so that every device hashes alike.

@@ -46,9 +46,7 @@ class PagedMethod(RetrievingMethod):
 
     def select(self, prefill: LayerPrefill, entries: int) -> LayerPlan:
         length = prefill.length
-        window = self.window_for(self.window, length)
-        pages = (length - window) // self.page
-        retrieved = min(pages, max(1, (entries - window) // self.page))
+        pages, retrieved = self._pages(length, entries)
         tail = torch.arange(pages * self.page, length, device=prefill.keys.device)
         spec = ChunkSpec(
             num_chunks=pages,
@@ -60,6 +58,16 @@ class PagedMethod(RetrievingMethod):
             correct_below=self._correct_below,
         )
         return (HeadPlan(tail, spec if pages else None),) * prefill.num_kv_heads
+
+    def resident_entries(self, length: int, entries: int) -> int:
+        pages, retrieved = self._pages(length, entries)
+        return length - (pages - retrieved) * self.page
+
+    def _pages(self, length: int, entries: int) -> tuple[int, int]:
+        """Pages of a prompt, and how many are fetched at a step."""
+        window = self.window_for(self.window, length)
+        pages = (length - window) // self.page
+        return pages, min(pages, max(1, (entries - window) // self.page))
 
 
 @dataclass(frozen=True)

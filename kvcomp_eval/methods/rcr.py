@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 
 from kvcomp_eval.methods.bacon import Bacon
 from kvcomp_eval.methods.base import LayerPlan, LayerPrefill, WindowedMethod, check_at_least, check_choice, check_share
@@ -91,6 +94,16 @@ class RCR(WindowedMethod):
     @cached_property
     def _trace_file(self) -> TraceFile | None:
         return TraceFile(self.trace) if self.trace else None
+
+    @contextmanager
+    def traced(self, path: Path) -> Iterator[RCR]:
+        copy = replace(self, trace=str(path))
+        file = copy._trace_file
+        assert file is not None
+        try:
+            yield copy
+        finally:
+            file.close()
 
     def select(self, prefill: LayerPrefill, entries: int) -> LayerPlan:
         window = self.window_for(self.window, prefill.length)

@@ -28,3 +28,13 @@ class RetrievingMethod(WindowedMethod):
 
     def observe(self, prefill: LayerPrefill) -> LayerPlan:
         return keep_everything(prefill) if prefill.layer < self.dense_layers else super().observe(prefill)
+
+    def held_entries(self, prompt_length: int, num_layers: int) -> float:
+        entries = self.entries(prompt_length, self.least_window)
+        sparse = prompt_length if entries >= prompt_length else self.resident_entries(prompt_length, entries)
+        dense = min(self.dense_layers, num_layers)
+        return (dense * prompt_length + (num_layers - dense) * sparse) / num_layers
+
+    def resident_entries(self, length: int, entries: int) -> int:
+        """Entries of a head in a layer that is not dense, where ``entries`` are planned."""
+        return entries

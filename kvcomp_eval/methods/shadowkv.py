@@ -55,11 +55,8 @@ class ShadowKV(RetrievingMethod):
 
     def select(self, prefill: LayerPrefill, entries: int) -> LayerPlan:
         length, size, device = prefill.length, self.chunk_size, prefill.keys.device
-        window = self.window_for(self.window, length)
-        chunks = (length - window) // size
+        chunks, outliers, retrieved = self._chunks(length, entries)
         tail = torch.arange(chunks * size, length, device=device)
-        outliers = min(self.outliers, max(0, chunks - 1))
-        retrieved = min(chunks - outliers, max(1, (entries - window) // size))
         if retrieved < 1:
             return (HeadPlan(tail),) * prefill.num_kv_heads
         first = _ROTATION not in prefill.carried
@@ -81,6 +78,17 @@ class ShadowKV(RetrievingMethod):
             )
             plans.append(HeadPlan(torch.cat([chunk_positions(head, size), tail]), retrieval))
         return tuple(plans)
+
+    def resident_entries(self, length: int, entries: int) -> int:
+        chunks, outliers, retrieved = self._chunks(length, entries)
+        return length - (chunks - outliers - retrieved) * self.chunk_size
+
+    def _chunks(self, length: int, entries: int) -> tuple[int, int, int]:
+        """Chunks of a prompt, how many of them are resident, and how many are fetched at a step."""
+        window = self.window_for(self.window, length)
+        chunks = (length - window) // self.chunk_size
+        outliers = min(self.outliers, max(0, chunks - 1))
+        return chunks, outliers, min(chunks - outliers, max(1, (entries - window) // self.chunk_size))
 
     def _rank(self, prefill: LayerPrefill, covered: int) -> int:
         width = prefill.num_kv_heads * prefill.keys.shape[-1]

@@ -112,7 +112,10 @@ class HeadStore:
         self._num_rows = batch * num_kv_heads
         self._head_starts = [start for start in starts for _ in range(num_kv_heads)]
         self._plans = list(plans) if trace else None
-        self.kept_entries = sum(plan.slots for plan in plans)
+        #: Resident prompt entries [B][Hkv].
+        self.entries = [
+            [plan.slots for plan in plans[row : row + num_kv_heads]] for row in range(0, len(plans), num_kv_heads)
+        ]
         flat_keys, flat_values = keys.flatten(0, 1), values.flatten(0, 1)
         self.groups = [
             self._pack(members, [plans[row] for row in members], flat_keys, flat_values, reserve)
@@ -146,6 +149,11 @@ class HeadStore:
             for group in self.groups:
                 out[group.rows] = group.step(packed, new_keys, new_values, scaling, asked)
         return out.view(batch, 1, num_heads, head_dim)
+
+    @property
+    def kept_entries(self) -> int:
+        """Prompt entries resident on the device."""
+        return sum(map(sum, self.entries))
 
     @property
     def reads_per_step(self) -> float:

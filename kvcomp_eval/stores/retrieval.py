@@ -32,7 +32,7 @@ class Retriever(ABC):
     @property
     @abstractmethod
     def index_bytes(self) -> int:
-        """Bytes on the device of what finds entries."""
+        """Bytes on the device of what finds entries, or rebuilds them."""
 
     @property
     @abstractmethod

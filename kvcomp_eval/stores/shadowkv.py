@@ -101,12 +101,9 @@ class LowRankRetriever(PooledRetriever):
 
     @property
     def index_bytes(self) -> int:
-        return self._landmarks[0].untyped_storage().nbytes() + sum(keys.bytes for keys in self._keys)
-
-    @property
-    def device_bytes(self) -> int:
         rotations = {id(rotation): rotation.bytes for rotation in self._rotations} if self._counts_rotation else {}
-        return super().device_bytes + sum(rotations.values())
+        rebuilding = sum(rotations.values()) + sum(keys.bytes for keys in self._keys)
+        return self._landmarks[0].untyped_storage().nbytes() + rebuilding
 
 
 @dataclass(frozen=True)

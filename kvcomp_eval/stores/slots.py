@@ -96,11 +96,15 @@ class Slots:
 
     @property
     def generated_bytes(self) -> int:
-        """Bytes allocated for generated tokens, used or not."""
-        return self._bytes() - self.prompt_bytes
+        """Bytes allocated for generated tokens, used or not; their part of the mask included."""
+        return self._bytes() - self.prompt_bytes + self._all_mask_bytes() - self.mask_bytes
 
     @property
     def mask_bytes(self) -> int:
+        """Bytes of the mask over the prompt slots."""
+        return self._all_mask_bytes() * self.prompt_slots // self.keys.shape[1]
+
+    def _all_mask_bytes(self) -> int:
         return 0 if self.mask is None else self.mask.untyped_storage().nbytes()
 
     def _bytes(self) -> int:

@@ -38,6 +38,17 @@ def test_by_prompt_and_by_tercile():
     assert terciles["rouge"].tolist() == [0.4, 0.7, 0.9]
 
 
+def test_by_step_is_the_median_over_prompts_of_the_mean_over_layers():
+    steps = drift.by_step(THREE)
+    assert steps.index.tolist() == [0, 1]
+    assert steps["prompts"].tolist() == [3, 3]
+    assert steps["drift"].tolist() == pytest.approx([0.2, 0.2])  # of 0.2, 0.5, 0.0 and of 0.2, 0.5, 0.1
+    assert steps["drift_low"].tolist() == pytest.approx([0.1, 0.15])
+    assert steps["drift_high"].tolist() == pytest.approx([0.35, 0.35])
+    assert steps["tau"].tolist() == [0.1, 0.1]
+    assert steps["refreshed"].tolist() == pytest.approx([2 / 3, 0.5])
+
+
 def test_correlation_is_of_ranks_and_nan_without_variation():
     assert drift.correlation([1, 2, 3, 4], [1, 4, 9, 100]).rho == pytest.approx(1)
     assert np.isnan(drift.correlation([1, 2, 3], [5, 5, 5]).rho)

@@ -14,6 +14,11 @@ SCORES = [0.99, 0.97, 0.95, 0.93, 0.91, 0.80, 0.70, 0.60]
 GRID = ChunkGrid(prompt_length=1000, reserved=32, chunk_size=8)
 
 
+def classified(scores, theta):
+    """Scores, and which heads are static."""
+    return scores, [score >= theta for score in scores]
+
+
 def static_entries(budgets):
     return [entries for entries, static in zip(budgets.entries, budgets.static, strict=True) if static]
 
@@ -25,7 +30,7 @@ def test_chunk_grid():
 
 
 def test_five_static_and_three_dynamic_heads():
-    budgets = HeadTypeRule().allocate(SCORES, 0.9, 800, GRID, 32)
+    budgets = HeadTypeRule().allocate(*classified(SCORES, 0.9), 800, GRID, 32)
     assert budgets.static == (True,) * 5 + (False,) * 3
     assert budgets.padded == 64
     assert budgets.chunks == 4
@@ -44,52 +49,55 @@ def test_five_static_and_three_dynamic_heads():
 )
 def test_literal_total_keeps_the_static_share_of_eq_4(alpha, rounding, expected):
     rule = HeadTypeRule(alpha=alpha, rounding=rounding, total="literal")
-    assert static_entries(rule.allocate(SCORES, 0.9, 800, GRID, 32)) == expected
+    assert static_entries(rule.allocate(*classified(SCORES, 0.9), 800, GRID, 32)) == expected
 
 
 @pytest.mark.parametrize(
     ("padding", "expected"), [("nearest", 64), ("nearest_linear", 64), ("next", 128), ("prev", 64), ("none", 75)]
 )
 def test_padding_rules(padding, expected):
-    assert HeadTypeRule(padding=padding, total="literal").allocate(SCORES, 0.9, 800, GRID, 32).padded == expected
+    assert (
+        HeadTypeRule(padding=padding, total="literal").allocate(*classified(SCORES, 0.9), 800, GRID, 32).padded
+        == expected
+    )
 
 
 @pytest.mark.parametrize(("padding", "expected"), [("nearest", 4096), ("nearest_linear", 2048)])
 def test_nearest_differs_between_exponent_and_value(padding, expected):
     grid = ChunkGrid(30000, 32, 8)
     rule = HeadTypeRule(padding=padding, total="literal", r=1)
-    assert rule.allocate([0.1] * 4, 0.9, 4 * 3017, grid, 32).padded == expected
+    assert rule.allocate(*classified([0.1] * 4, 0.9), 4 * 3017, grid, 32).padded == expected
 
 
 def test_all_dynamic_heads_take_the_whole_share():
-    budgets = HeadTypeRule().allocate(SCORES, math.inf, 8 * 128, GRID, 32)
+    budgets = HeadTypeRule().allocate(*classified(SCORES, math.inf), 8 * 128, GRID, 32)
     assert not any(budgets.static)
     assert budgets.padded == 128
     assert "no static head: r = 1" in budgets.notes
-    assert HeadTypeRule(literal_r=True).allocate(SCORES, math.inf, 8 * 128, GRID, 32).notes == ()
+    assert HeadTypeRule(literal_r=True).allocate(*classified(SCORES, math.inf), 8 * 128, GRID, 32).notes == ()
 
 
 def test_without_static_heads_a_power_of_two_that_does_not_fit_is_replaced_by_what_fits():
-    budgets = HeadTypeRule().allocate(SCORES, math.inf, 8 * 113, ChunkGrid(566, 32, 8), 32)
+    budgets = HeadTypeRule().allocate(*classified(SCORES, math.inf), 8 * 113, ChunkGrid(566, 32, 8), 32)
     assert 8 * (113 - 8) < sum(budgets.entries) <= 8 * 113
     assert any("not padded" in note for note in budgets.notes)
 
 
 def test_all_static_heads_share_everything():
-    budgets = HeadTypeRule().allocate(SCORES, -math.inf, 800, GRID, 32)
+    budgets = HeadTypeRule().allocate(*classified(SCORES, -math.inf), 800, GRID, 32)
     assert all(budgets.static)
     assert sum(budgets.entries) == 800
     assert list(budgets.entries) == sorted(budgets.entries, reverse=True)
 
 
 def test_static_heads_keep_their_window_when_r_is_too_large():
-    budgets = HeadTypeRule(r=1.25).allocate([0.95] + [0.1] * 9, 0.9, 10 * 64, GRID, 32)
+    budgets = HeadTypeRule(r=1.25).allocate(*classified([0.95] + [0.1] * 9, 0.9), 10 * 64, GRID, 32)
     assert static_entries(budgets)[0] >= 32
     assert any(note.startswith("r cut to") for note in budgets.notes)
 
 
 def test_a_budget_too_small_for_a_power_of_two_is_met_in_chunks():
-    budgets = HeadTypeRule().allocate([0.1] * 8, 0.9, 8 * 45, ChunkGrid(450, 32, 8), 32)
+    budgets = HeadTypeRule().allocate(*classified([0.1] * 8, 0.9), 8 * 45, ChunkGrid(450, 32, 8), 32)
     assert budgets.chunks == 1
     assert sum(budgets.entries) <= 8 * 45
     assert any("not padded" in note for note in budgets.notes)
@@ -106,7 +114,7 @@ def test_a_budget_too_small_for_a_power_of_two_is_met_in_chunks():
 def test_conserved_total_is_never_exceeded(scores, length, ratio, r, alpha):
     grid = ChunkGrid(length, 32, 8)
     total = max(math.floor(ratio * length * len(scores)), len(scores) * 33)
-    budgets = HeadTypeRule(r=r, alpha=alpha).allocate(scores, 0.5, total, grid, 32)
+    budgets = HeadTypeRule(r=r, alpha=alpha).allocate(*classified(scores, 0.5), total, grid, 32)
     spent = sum(budgets.entries)
     assert all(1 <= entries <= length for entries in budgets.entries)
     if any(budgets.static):

@@ -109,12 +109,14 @@ def test_outliers_are_the_chunks_unlike_their_mean_and_never_retrieved():
 
 @pytest.mark.parametrize("samples", [1, 2])
 def test_reads_and_bytes_are_those_of_the_table(samples):
-    """Per KV head ``Np R / (Hkv D) + Np / chunk`` vectors, and the R right factors that the table leaves out."""
+    """Per KV head ``Np R / (Hkv D) + Np / chunk`` vectors; the table leaves out R right factors and the rotation."""
     rank = 4
     retriever, *_ = make(rank, samples)
     per_head = COVERED * rank / (HEADS * DIM) + COVERED / SIZE + rank
-    assert retriever.index_bytes == samples * HEADS * per_head * DIM * 4
+    rotation = 2 * COVERED * DIM * 4
+    assert retriever.index_bytes == samples * (HEADS * per_head * DIM * 4 + rotation)
     assert retriever.reads_per_step == samples * HEADS * 3 * SIZE
     assert retriever.host_bytes == samples * HEADS * COVERED * DIM * 4
-    assert retriever.device_bytes == samples * 2 * COVERED * DIM * 4
-    assert make(rank, samples, counts_rotation=False)[0].device_bytes == 0
+    assert retriever.device_bytes == 0
+    shared = make(rank, samples, counts_rotation=False)[0]
+    assert retriever.index_bytes - shared.index_bytes == samples * rotation

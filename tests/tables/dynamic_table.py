@@ -23,6 +23,7 @@ from kvcomp_eval.demo.metrics import score
 from kvcomp_eval.methods.base import Method
 from kvcomp_eval.metrics.rouge import rouge_l
 from kvcomp_eval.metrics.statistics import bootstrap_mean, paired_bootstrap
+from tests.tables.drift_section import drift_section
 
 WINDOW = 32
 DOCUMENT = Path(__file__).parents[2] / "docs" / "dynamic.md"
@@ -44,6 +45,15 @@ class Contender:
 #: Pages of a power of two that fits the selection, since a page of 16 cannot be chosen with 8 entries.
 def paged(method: str, selected: int) -> Contender:
     return Contender(method, method, {"page": min(16, max(1, selected // 2))})
+
+
+def by_drift(selected: int) -> list[Contender]:
+    """HybridKV whose static heads are those that drift least over the first decode steps."""
+    settings = {"classify": "drift", "theta_quantile": 0.5, "chunk_size": min(8, max(1, selected // 2))}
+    return [
+        Contender("hybridkv, by drift", "hybridkv", settings),
+        Contender("hybridkv, by drift, refresh=rate", "hybridkv", settings | {"refresh": "rate"}),
+    ]
 
 
 def contenders(selected: int, chosen: list[str]) -> list[Contender]:
@@ -71,6 +81,7 @@ def contenders(selected: int, chosen: list[str]) -> list[Contender]:
             "hybridkv",
             {"theta_quantile": 0.5, "chunk_size": min(8, max(1, selected // 2)), "refresh": "rate"},
         ),
+        *by_drift(selected),
         Contender("infinigen", "infinigen"),
         Contender("shadowkv", "shadowkv", {"chunk_size": min(8, max(1, selected // 2))}),
     ]
@@ -172,6 +183,7 @@ def main() -> None:
     parser.add_argument("--limit", type=int, default=200, help="descriptions at 32 selected entries")
     parser.add_argument("--few-limit", type=int, default=64, help="descriptions with 2, 4 and 8 selected entries")
     parser.add_argument("--short-limit", type=int, default=200, help="short questions at 32 selected entries")
+    parser.add_argument("--drift-limit", type=int, default=96, help="descriptions whose drift is analysed")
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--rows", nargs="*", default=[], help="only these rows")
     parser.add_argument("--answers", type=Path, default=Path("dynamic-answers.jsonl"))
@@ -193,6 +205,11 @@ def main() -> None:
         text += ["", f"## {task}, {selected} selected entries and the window, {limit} documents", ""]
         text += table(answers, task, selected, [row.name for row in rows], limit)
         print("\n".join(text[-len(rows) - 4 :]), flush=True)
+    if options.drift_limit:
+        names = ("bacon", "rcr, fixed threshold", "rcr, update=layer", "exact", "infinigen")
+        limit = options.drift_limit
+        fidelity = {name: column(answers, "describe", 32, name, limit)["fidelity"] for name in names}
+        text += drift_section(model, fidelity, limit, options.batch, options.answers.with_suffix(""))
     if options.write:
         head = (Path(__file__).parent / "dynamic_head.md").read_text(encoding="utf-8")
         DOCUMENT.write_text(head + "\n".join(text) + "\n", encoding="utf-8")
