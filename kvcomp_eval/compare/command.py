@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import argparse
 import sys
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
 from kvcomp_eval.compare.exits import BAD, OK, UNUSABLE
+
+if TYPE_CHECKING:
+    from kvcomp_eval.compare.config import Config
+    from kvcomp_eval.compare.runner import Engine
 
 RUNS = Path("kvcomp-runs")
 
@@ -21,6 +27,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--limit", type=int, help="documents per task, instead of the configuration's")
     parser.add_argument("--dry-run", action="store_true", help="print cells, sizes and estimates, and stop")
+    parser.add_argument("--ray", action="store_true", help="spread the cells over the machines of a Ray cluster")
+    parser.add_argument("--workers", type=int, help="with --ray: how many; default: one per GPU, else per machine")
     parser.add_argument("--quiet", action="store_true", help="no progress")
 
 
@@ -37,9 +45,11 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from kvcomp_eval.compare.config import load_config, with_limit
+    from kvcomp_eval.compare.config import ConfigError, load_config, with_limit
 
     config = with_limit(load_config(options.config), options.limit)
+    if options.workers is not None and not (options.ray and options.workers > 0):
+        raise ConfigError(f"--workers {options.workers} needs --ray and must be at least 1.")
     if options.dry_run:
         from kvcomp_eval.compare.estimate import print_plan
         from kvcomp_eval.compare.tasks import resolve_tasks, task_manager
@@ -54,10 +64,20 @@ def _run(options: argparse.Namespace) -> int:
     quiet_lmms_eval()
     folder = options.output or RUNS / config.name
     with Runner.in_folder(config, folder) as runner:
-        problems = runner.run(options.quiet)
+        with _engine(config, options) as engine:
+            problems = runner.run(options.quiet, engine)
         if runner.rank > 0:
             return OK
         write_report([folder], folder, Console(), runner.tasks.load)
     for problem in problems:
         print(problem, file=sys.stderr)
     return BAD if problems else OK
+
+
+def _engine(config: Config, options: argparse.Namespace) -> AbstractContextManager[Engine | None]:
+    """Where cells are evaluated; None: in this process."""
+    if not options.ray:
+        return nullcontext()
+    from kvcomp_eval.compare.ray_workers import RayWorkers
+
+    return RayWorkers(config, options.workers, options.quiet)

@@ -52,6 +52,11 @@ class ModelEntry(_Strict):
         for name in ("method", "budget_ratio", "budget_entries", "batch_size", "report_path"):
             if name in self.args:
                 raise ValueError(f"args.{name} is set by the grid; write it under methods, budgets or batch_size")
+        if self.args.get("reference", "off") != "off":
+            raise ValueError(
+                f"args.reference={self.args['reference']!r} would make uncompressed answers that nothing here reads: a "
+                "comparison measures fidelity to its own full row; drop it"
+            )
         return self
 
 
@@ -65,7 +70,7 @@ def _named(value: Any, key: str) -> Any:
 class MethodEntry(_Strict):
     """A method with hyper-parameters; ``budgets`` replaces those of the grid.
 
-    ``bytes_tolerance`` replaces the guard's, for methods that exceed a budget on purpose; null turns that guard off.
+    ``bytes_tolerance`` replaces the guard's; null turns that guard off.
     """
 
     method: str
@@ -88,6 +93,15 @@ class TaskEntry(_Strict):
     limit: int | None = Field(default=None, ge=1)
     metric: str | None = None
 
+    @model_validator(mode="after")
+    def _check(self) -> TaskEntry:
+        plain = self.task.removesuffix("_fidelity")
+        if plain != self.task:
+            raise ValueError(
+                f"{self.task!r} scores nothing but fidelity, which a comparison measures on every task; use {plain!r}"
+            )
+        return self
+
 
 class Guards(_Strict):
     """What every cell is checked for.
@@ -101,7 +115,8 @@ class Guards(_Strict):
     positions : bool
         Position ids of the first sample must equal the uncompressed run's.
     bytes_tolerance : float, optional
-        Largest relative difference between realised and planned device bytes; null: not checked.
+        Largest relative difference between the prompt entries' device bytes and those that the method declares, which
+        for most is the budget; null: not checked.
     """
 
     identity: int = Field(default=2, ge=0)
@@ -172,8 +187,15 @@ class Config(_Strict):
     seeds : list of int
         Seed of random numbers, and of methods that have a ``seed``.
     batch_size : int
+    forced : int
+        Documents per cell for the teacher-forced measures: each method walks along the uncompressed answer. 0: none.
+        Cells that are complete already are not walked again.
     reference : str, optional
         Label of the row that others are tested against; default: the first compressed method.
+    trace : bool
+        Also keep what the methods did, for the report: drift and refreshes of every step, classes and entries of
+        every head. Answers are the same, so a run may go on with or without it; the answers of a cell that was
+        interrupted have no drift.
     """
 
     name: str = Field(pattern=r"^[A-Za-z0-9_.-]+$")
@@ -185,10 +207,12 @@ class Config(_Strict):
     limit: int | None = Field(default=None, ge=1)
     seeds: list[int] = Field(default=[0], min_length=1)
     batch_size: int = Field(default=1, ge=1)
+    forced: int = Field(default=0, ge=0)
     reference: str | None = None
     guards: Guards = Guards()
     estimate: Estimate = Estimate()
     paper: list[PaperTable] = Field(default_factory=list)
+    trace: bool = False
 
     @model_validator(mode="after")
     def _check(self) -> Config:

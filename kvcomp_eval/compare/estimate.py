@@ -84,6 +84,6 @@ def _time(config: Config, cells: list[Cell]) -> str:
         return "unknown; give estimate.seconds_per_answer in the file."
     if any(cell.limit is None for cell in cells):
         return f"{seconds:g} s for each document of each cell; without a limit their number is known once data is read."
-    guards = config.guards.identity + 1
-    answers = sum((cell.limit or 0) + guards for cell in cells)
-    return f"about {answers * seconds / 60:.0f} min ({answers} answers at {seconds:g} s, guards included)."
+    extra = config.guards.identity + 1 + config.forced
+    answers = sum((cell.limit or 0) + extra for cell in cells)
+    return f"about {answers * seconds / 60:.0f} min ({answers} answers at {seconds:g} s, guards and walks included)."

@@ -9,11 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from kvcomp_eval.compare.clusters import document_clusters
 from kvcomp_eval.compare.config import ConfigError
-from kvcomp_eval.compare.leaderboard import fidelity_of, main_metric
+from kvcomp_eval.compare.fidelity import fidelity_of
+from kvcomp_eval.compare.leaderboard import main_metric
 from kvcomp_eval.compare.results import RowTask, Run, group_cells
 from kvcomp_eval.compare.significance import Values
-from kvcomp_eval.metrics.statistics import paired_bootstrap
+from kvcomp_eval.metrics.statistics import Clusters, paired_bootstrap
 
 FORMAT = 1
 #: What the gate compares, per row and task.
@@ -108,13 +110,15 @@ def compare(baseline: dict[str, Any], run: Run, margin: float, alpha: float = 0.
     if missing:
         raise ConfigError(f"The baseline holds {', '.join(missing)}, which this run lacks; run the same configuration.")
     _require_same_tasks(baseline, run)
+    clusters = document_clusters(run.records.values())
     verdicts = []
     for row, task in wanted:
         cell = ours[row, task]
         found, expected = _values(cell), baseline["rows"][row][task]
+        shared: Clusters = {key: clusters[task, int(key)] for key in found[FIDELITY]}
         for measure, sign in ((FIDELITY, 1), (MAIN, 1 if found["higher_is_better"] else -1)):
             pair = found[measure], expected[measure]
-            verdicts.append(_verdict((row, task, measure), *pair, sign, cell, margin, alpha, seed))
+            verdicts.append(_verdict((row, task, measure), *pair, sign, cell, shared, margin, alpha, seed))
     return verdicts
 
 
@@ -124,6 +128,7 @@ def _verdict(
     expected: Mapping[str, float],
     sign: int,
     cell: RowTask,
+    clusters: Clusters,
     margin: float,
     alpha: float,
     seed: int,
@@ -133,11 +138,17 @@ def _verdict(
         raise ConfigError(f"{place[0]} on {place[1]} answered other documents than the baseline; use the same limit.")
     ours: Values = {key: sign * value for key, value in found.items()}
     theirs: Values = {key: sign * value for key, value in expected.items()}
-    estimate = paired_bootstrap(ours, theirs, confidence=1 - 2 * alpha, seed=seed)
+    estimate = paired_bootstrap(ours, theirs, clusters, confidence=1 - 2 * alpha, seed=seed)
     low, high = estimate.percentile.low, estimate.percentile.high
     reason = "; ".join(cell.invalid)
-    state = INVALID if reason else NOT_WORSE if low >= -margin else WORSE if high < 0 else NOT_SHOWN
     changed = sum(ours[key] != theirs[key] for key in ours)
+    is_shown = estimate.num_clusters > 1 or not changed  # one image or video has no spread to judge by
+    if reason:
+        state = INVALID
+    elif is_shown and low >= -margin:
+        state = NOT_WORSE
+    else:
+        state = WORSE if is_shown and high < 0 else NOT_SHOWN
     effect = estimate.minimum_detectable_effect
     return Verdict(*place, estimate.mean, low, high, len(ours), changed, effect, state, reason)
 

@@ -30,15 +30,34 @@ def violations(record: CellRecord, row: Row, full: CellRecord | None, guards: Gu
 def _bytes(record: CellRecord, row: Row) -> list[str]:
     if row.budget is None or row.bytes_tolerance is None:
         return []
-    reports = [line["report"] for line in record.answers.values()]
-    realised = sum(report["device_bytes"] - report["index_bytes"] for report in reports)  # an index is extra, and shown
-    planned = sum(line["planned_bytes"] for line in record.answers.values())
-    if abs(realised - planned) <= row.bytes_tolerance * planned:
+    # An index or a pool is extra, and shown.
+    realised = _held(record, "device_bytes") - _held(record, "index_bytes") - _held(record, "pool_bytes")
+    declared = _sum(record, "declared_bytes")
+    if abs(realised - declared) <= row.bytes_tolerance * declared:
         return []
     return [
-        f"bytes: {realised / planned:.3f} of the planned prompt bytes were held "
+        f"bytes: {realised / declared:.3f} of the planned prompt bytes were held "
         f"(tolerance {100 * row.bytes_tolerance:g} %)"
     ]
+
+
+def departures(record: CellRecord, row: Row) -> list[str]:
+    """What a valid row has to say of its budget: by its design, the method holds more or less."""
+    if row.budget is None or row.bytes_tolerance is None:
+        return []
+    planned = _sum(record, "planned_bytes")
+    share = (_sum(record, "declared_bytes") + _held(record, "pool_bytes")) / planned
+    if abs(share - 1) <= row.bytes_tolerance:
+        return []
+    return [f"by design holds {share:.2f} of its budget, index not counted"]
+
+
+def _held(record: CellRecord, figure: str) -> float:
+    return sum(line["report"][figure] for line in record.answers.values())
+
+
+def _sum(record: CellRecord, name: str) -> float:
+    return sum(line[name] for line in record.answers.values())
 
 
 def _leak(record: CellRecord, guards: Guards) -> list[str]:

@@ -4,6 +4,7 @@ Kinds of lines:
 
 ``cell``    a cell starts: key, fingerprint, settings
 ``answer``  one answer: cell, task, doc id, text, tokens, figures
+``trace``   a file of the method's steps during some of the answers is complete
 ``guard``   one answer that a guard asked for again
 ``scores``  a cell is complete: lmms-eval's metrics, per document and aggregated
 ``failed``  a cell ended with an error
@@ -16,7 +17,7 @@ import os
 from collections.abc import Iterable, Iterator
 from io import FileIO
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from filelock import FileLock, Timeout
 
@@ -25,6 +26,16 @@ NAME = "journal"
 
 class JournalError(RuntimeError):
     """The record cannot be read or written; what was written before stays."""
+
+
+class LineWriter(Protocol):
+    """Where a record writes its lines: a file, or the process that has it."""
+
+    folder: Path
+
+    def append(self, lines: Iterable[dict[str, Any]]) -> None:
+        """Return once the lines are safe; raises JournalError."""
+        ...
 
 
 def journal_files(folder: Path) -> list[Path]:

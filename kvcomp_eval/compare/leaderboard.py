@@ -2,21 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from kvcomp_eval.compare.clusters import document_clusters
 from kvcomp_eval.compare.config import ConfigError
 from kvcomp_eval.compare.efficiency import costs
+from kvcomp_eval.compare.fidelity import FIDELITY, SAME, fidelity_measures, fidelity_values
 from kvcomp_eval.compare.results import RowTask, Run, group_cells
 from kvcomp_eval.compare.significance import Measure, Values, add_measure
-from kvcomp_eval.metrics.rouge import rouge_l
+from kvcomp_eval.metrics.statistics import Clusters
 
 #: Rows hold equal bytes if they differ by at most this share.
 EQUAL_BYTES = 0.02
-#: Measures over all tasks: main metric of each task, ROUGE-L F1 to the uncompressed answer, share of equal answers.
-SCORE, FIDELITY, SAME = "score", "fidelity", "same answer"
+#: Measure over all tasks: main metric of each task.
+SCORE = "score"
+
+
+@dataclass(frozen=True)
+class _Facts:
+    """What all tables are made from.
+
+    Parameters
+    ----------
+    run : Run
+    clusters : mapping
+        Document -> images or videos that it is about.
+    fidelity : dict
+        Row name and task -> :func:`fidelity_values`.
+    """
+
+    run: Run
+    clusters: Clusters
+    fidelity: dict[tuple[str, str], dict[str, Values]]
+
+    def fidelity_of(self, group: list[RowTask]) -> dict[str, Values]:
+        """Measure -> document -> value, over all tasks of a row."""
+        found = [self.fidelity[cell.row.name, cell.task] for cell in group]
+        return {name: _union(values[name] for values in found) for name in found[0]}
 
 
 def leaderboard(run: Run) -> dict[str, Any]:
@@ -31,12 +57,16 @@ def leaderboard(run: Run) -> dict[str, Any]:
     """
     cells = group_cells(run)
     tasks = list(dict.fromkeys(cell.task for cell in cells))
-    reference = run.config.reference_label
     per_task = {task: [cell for cell in cells if cell.task == task] for task in tasks}
+    facts = _Facts(
+        run,
+        document_clusters(run.records.values()),
+        {(cell.row.name, cell.task): fidelity_values(cell) for cell in cells},
+    )
     return {
-        "reference": reference,
-        "summary": _summary(cells, per_task, run, reference),
-        "tasks": {task: _task_table(found, run, reference) for task, found in per_task.items()},
+        "reference": run.config.reference_label,
+        "summary": _summary(cells, per_task, facts),
+        "tasks": {task: _task_table(found, facts) for task, found in per_task.items()},
         "main_metrics": {task: main_metric(found[0]) for task, found in per_task.items()},
     }
 
@@ -55,42 +85,32 @@ def main_metric(cell: RowTask) -> str:
     return cell.main or next(iter(found), FIDELITY)
 
 
-def fidelity_of(answer: str, reference: str) -> float:
-    """ROUGE-L F1 of an answer to the uncompressed model's; equal answers are 1, also empty ones."""
-    return 1.0 if answer == reference else rouge_l(answer, reference)
-
-
-def _summary(
-    cells: list[RowTask], per_task: dict[str, list[RowTask]], run: Run, reference: str
-) -> list[dict[str, Any]]:
+def _summary(cells: list[RowTask], per_task: dict[str, list[RowTask]], facts: _Facts) -> list[dict[str, Any]]:
     """Rows over the documents of all tasks; rows that miss a task are left out."""
     names = dict.fromkeys(cell.row.name for cell in cells)
     groups = [[cell for cell in cells if cell.row.name == name] for name in names]
     groups = [group for group in groups if len(group) == len(per_task)]
     mains = {task: main_metric(found[0]) for task, found in per_task.items()}
-    measures = [
-        Measure(FIDELITY, [_union(_fidelity(cell, fidelity_of) for cell in group) for group in groups]),
-        Measure(SAME, [_union(_fidelity(cell, _is_same) for cell in group) for group in groups]),
-    ]
+    measures = fidelity_measures([facts.fidelity_of(group) for group in groups], tested=(FIDELITY, SAME))
     if all(found[0].higher_is_better(mains[task]) for task, found in per_task.items()):
         scores = [_union(_metric(cell, mains[cell.task]) for cell in group) for group in groups]
         measures.append(Measure(SCORE, scores))
-    return _table(groups, measures, run, reference)
+    return _table(groups, measures, facts)
 
 
-def _task_table(cells: list[RowTask], run: Run, reference: str) -> list[dict[str, Any]]:
+def _task_table(cells: list[RowTask], facts: _Facts) -> list[dict[str, Any]]:
     main = main_metric(cells[0])
     names = dict.fromkeys([main, *(name for cell in cells for name in cell.aggregated())])
     measures = [
         Measure(name, [_metric(cell, name) for cell in cells], cells[0].higher_is_better(name), name == main)
         for name in names
     ]
-    measures.append(Measure(FIDELITY, [_fidelity(cell, fidelity_of) for cell in cells]))
-    rows = _table([[cell] for cell in cells], measures, run, reference)
+    measures += fidelity_measures([facts.fidelity_of([cell]) for cell in cells], tested=(FIDELITY,))
+    rows = _table([[cell] for cell in cells], measures, facts)
     for row, cell in zip(rows, cells, strict=True):
         row["not_computed"] = cell.not_computed()
         _take_aggregates(row, cell)
-        row["paper"] = _published(run, cell)
+        row["paper"] = _published(facts.run, cell)
     return rows
 
 
@@ -99,22 +119,11 @@ def _take_aggregates(row: dict[str, Any], cell: RowTask) -> None:
     for name, value in cell.aggregated().items():
         measure = row["measures"].get(name)
         if measure is None or not np.isclose(measure["value"], value, rtol=1e-6, atol=1e-9):
-            row["measures"][name] = {"value": value, "low": None, "high": None, "documents": None}
+            row["measures"][name] = {"value": value, "low": None, "high": None, "documents": None, "clusters": None}
 
 
 def _published(run: Run, cell: RowTask) -> list[dict[str, Any]]:
     return [figure for table in run.config.paper for figure in table.published(cell.row.name, cell.task)]
-
-
-def _fidelity(cell: RowTask, compare: Callable[[str, str], float]) -> Values:
-    found: dict[Hashable, list[float]] = {}
-    for document, ours, theirs in cell.answers():
-        found.setdefault((cell.task, document), []).append(compare(ours["answer"], theirs["answer"]))
-    return {key: sum(values) / len(values) for key, values in found.items()}
-
-
-def _is_same(answer: str, reference: str) -> float:
-    return float(answer == reference)
 
 
 def _metric(cell: RowTask, name: str) -> Values:
@@ -125,15 +134,16 @@ def _union(parts: Iterable[Values]) -> Values:
     return {key: value for part in parts for key, value in part.items()}
 
 
-def _table(groups: list[list[RowTask]], measures: list[Measure], run: Run, reference: str) -> list[dict[str, Any]]:
+def _table(groups: list[list[RowTask]], measures: list[Measure], facts: _Facts) -> list[dict[str, Any]]:
     """One line per row of the leaderboard; the first measure decides the rank."""
-    rows = [_line(group, bool(run.machine["gpus"])) for group in groups]
+    reference = facts.run.config.reference_label
+    rows = [_line(group, bool(facts.run.machine["gpus"])) for group in groups]
     bands = band_of([row["costs"]["device_bytes"] for row in rows], [row["label"] == reference for row in rows])
     anchors = {row["budget"]: index for index, row in enumerate(rows) if row["label"] == reference}
     for row, band in zip(rows, bands, strict=True):
         row |= {"band": band, "anchor": anchors.get(row["budget"]), "measures": {}}
     for measure in measures:
-        add_measure(rows, measure)
+        add_measure(rows, measure, facts.clusters)
     _rank(rows, measures[0])
     return rows
 

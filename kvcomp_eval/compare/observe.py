@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from kvcomp_eval.compat import CACHE_KEYWORDS
+
 _STATUS = Path("/proc/self/status")
 _CLEAR = Path("/proc/self/clear_refs")
 
@@ -42,12 +44,20 @@ class CallObserver:
 
     def begin(self) -> None:
         """Start of the call: what came before is forgotten."""
+        self._cache: Any = None
         self._positions: list[Tensor | None] = []
         self._peaks: list[int | None] = []
         reset_peak(self._device)
         self._stamps = [self._stamp()]
 
     def _before(self, module: Any, args: Any, kwargs: dict[str, Any]) -> None:
+        cache = next((kwargs[name] for name in CACHE_KEYWORDS if kwargs.get(name) is not None), None)
+        if self._positions and cache is not self._cache:
+            # What came before was a rehearsal (`Method.prepared`): its time is the prompt's, its steps are no answer.
+            self._positions.clear()
+            self._peaks.clear()
+            del self._stamps[1:]
+        self._cache = cache
         self._positions.append(kwargs.get("position_ids"))
 
     def _after(self, module: Any, args: Any, output: Any) -> None:

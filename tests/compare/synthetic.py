@@ -50,6 +50,7 @@ def line(document: int, text: str, ratio: float, score: float = 1.0) -> dict[str
         "input_tokens": 500,
         "report": report,
         "planned_bytes": ratio * FULL_BYTES,
+        "declared_bytes": ratio * FULL_BYTES,
         "timing": timing | {"prefill_peak": 10**9, "decode_peak": 10**9},
     }
 

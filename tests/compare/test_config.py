@@ -76,6 +76,12 @@ def test_with_limit_replaces_every_limit(tmp_path):
         ({"budget": [0.1]}, "budget is not a known setting"),
         ({"model": {"family": "qwen"}}, "'qwen' is not a family"),
         ({"model": {"family": "qwen2_vl", "args": {"budget_ratio": 1}}}, "args.budget_ratio is set by the grid"),
+        (
+            {"model": {"family": "qwen2_vl", "args": {"reference": "auto"}}},
+            "args.reference='auto' would make .* fidelity to its own full row; drop it",
+        ),
+        ({"tasks": ["milebench_fidelity"]}, "'milebench_fidelity' scores nothing but fidelity.*; use 'milebench'"),
+        ({"tasks": [{"task": "demo_fidelity", "limit": 1}]}, "tasks.0.*; use 'demo'"),
         ({"reference": "lookm2"}, "no method is called 'lookm2'"),
         (
             {"paper": [{"source": "t", "columns": ["some_task a"], "rows": {"snapkv": [1]}}]},
@@ -95,6 +101,10 @@ def test_wrong_files_are_refused_with_place_and_remedy(tmp_path, changes, messag
         load(tmp_path, **changes)
     assert str(caught.value).startswith(str(tmp_path / "grid.yaml"))
     assert "\n" not in str(caught.value)
+
+
+def test_references_that_are_off_are_no_fault(tmp_path):
+    assert load(tmp_path, model={"family": "qwen2_vl", "args": {"reference": "off"}}).rows()
 
 
 def test_a_file_that_is_no_mapping_or_no_yaml_is_refused(tmp_path):

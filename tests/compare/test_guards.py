@@ -7,7 +7,7 @@ import copy
 import pytest
 
 from kvcomp_eval.compare.config import Guards, Row
-from kvcomp_eval.compare.guards import violations
+from kvcomp_eval.compare.guards import departures, violations
 from kvcomp_eval.compare.journal import journal_files
 from kvcomp_eval.compare.record import ALONE, read_records
 from tests.compare import synthetic
@@ -55,6 +55,31 @@ def test_a_compression_that_did_not_happen_violates(pair):
     for line in pair[0].answers.values():
         line["report"]["device_bytes"] = line["report"]["full_bytes"]
     assert "bytes: 5.000" in found(pair)[0]
+
+
+def test_a_method_that_declares_other_bytes_is_valid_and_says_so(pair):
+    for line in pair[0].answers.values():
+        line["report"]["device_bytes"] *= 1.5
+        line["declared_bytes"] *= 1.5
+    assert found(pair) == []
+    assert departures(pair[0], ROW) == ["by design holds 1.50 of its budget, index not counted"]
+    assert departures(pair[1], Row("full", "full", {}, None)) == []
+    for line in pair[0].answers.values():
+        line["declared_bytes"] *= 2
+    assert found(pair)[0].startswith("bytes: 0.500 of the planned")
+
+
+def test_an_index_is_extra_and_a_pool_on_the_device_is_named(pair):
+    for line in pair[0].answers.values():
+        line["report"]["index_bytes"] = line["planned_bytes"]
+        line["report"]["device_bytes"] += line["planned_bytes"]
+    assert found(pair) == []
+    assert departures(pair[0], ROW) == []
+    for line in pair[0].answers.values():
+        line["report"]["pool_bytes"] = 4 * line["planned_bytes"]
+        line["report"]["device_bytes"] += 4 * line["planned_bytes"]
+    assert found(pair) == []
+    assert departures(pair[0], ROW) == ["by design holds 5.00 of its budget, index not counted"]
 
 
 def test_another_answer_on_repetition_violates(pair):

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import re
 import shutil
 
 import pytest
+import torch
 from PIL import Image
 from rich.console import Console
 
+from kvcomp_eval.compare.record import read_records
+from kvcomp_eval.compare.report.behaviour import behaviour_tables
 from kvcomp_eval.compare.report.command import write_report
 from kvcomp_eval.compare.report.samples import marked
-from kvcomp_eval.compare.report.tables import cost_table, summary_table, task_table
+from kvcomp_eval.compare.report.tables import cost_table, fidelity_table, summary_table, task_table
+from kvcomp_eval.tracing import TraceFile
 from tests.compare import synthetic
 from tests.compare.test_leaderboard import CHANGED
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-SECTIONS = ("answer", "plots", "tasks", "costs", "samples", "provenance")
+SECTIONS = ("answer", "plots", "fidelity", "tasks", "costs", "samples", "provenance")
 
 
 class Task:
@@ -43,6 +48,45 @@ def report(tmp_path_factory):
         journal.append([{"kind": "failed", "cell": "lookm @ 20 % | made_up | seed 0", "error": "ValueError: no room"}])
     write_report([folder], folder, Console(quiet=True), lambda name: Task())
     return folder, json.loads((folder / "results.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def traced(tmp_path_factory):
+    """The same of a run in which one row has drift and another one classes of heads."""
+    folder = tmp_path_factory.mktemp("traced")
+    synthetic.write_run(folder, CHANGED)
+    records = read_records([folder / "journal.jsonl"])
+    with synthetic.Journal(folder) as journal:
+        for record in records.values():
+            record.journal = journal
+        add_drift(records[f"random @ 10 % | {synthetic.TASK} | seed 0"])
+        add_heads(records[f"snapkv @ 10 % | {synthetic.TASK} | seed 0"])
+    write_report([folder], folder, Console(quiet=True), lambda name: Task())
+    return folder, json.loads((folder / "results.json").read_text())
+
+
+def add_drift(record):
+    """Two answers with two steps of two layers; the second answer drifts twice as much and refreshes half as often."""
+    path = record.new_trace()
+    file = TraceFile(str(path))
+    chosen = torch.tensor([[1, 2], [3, 4]])
+    for factor in (1, 2):
+        prompt = file.prompt(50)
+        for layer in (0, 1):
+            prompt.start(layer, chosen)
+        for drift in (0.1, 0.2):
+            for layer in (0, 1):
+                figures = (drift * factor, 0.15, float(layer < 2 / factor))
+                prompt(layer, *map(torch.tensor, figures), chosen)
+    file.close()
+    record.add_trace(path)
+
+
+def add_heads(record):
+    """Two layers of two heads; of 500 tokens 40 to 80 are held, and head 1 of layer 1 is static in half the answers."""
+    heads = {"entries": [[40, 60], [80, 60]], "sparsity": [0.5, 0.25, 0.75, 0.875]}
+    answers = enumerate(record.answers.values())
+    record.add([line | {"heads": heads | {"static": [0, 1, 1, index % 2]}} for index, line in answers])
 
 
 def test_the_page_refers_to_nothing_outside_of_itself(report):
@@ -84,7 +128,10 @@ def test_marked_words_are_those_that_differ():
 def browser():
     playwright = pytest.importorskip("playwright.sync_api")
     if CHROMIUM is None:
-        pytest.skip("no Chromium on this machine")
+        pytest.skip(
+            "there is no chromium, chromium-browser or google-chrome on this machine, and no Python package "
+            "brings one: install the system's package to have the page looked at"
+        )
     with playwright.sync_playwright() as started:
         found = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         yield found
@@ -93,7 +140,9 @@ def browser():
 
 @pytest.mark.parametrize("width", [1280, 390])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_page_shows_every_section_without_error_or_request(report, browser, width, scheme):
+@pytest.mark.parametrize(("name", "sections"), [("report", SECTIONS), ("traced", (*SECTIONS, "behaviour"))])
+def test_the_page_shows_every_section_without_error_or_request(request, browser, width, scheme, name, sections):
+    report = request.getfixturevalue(name)
     page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
     problems, requests = [], []
     page.on("console", lambda message: problems.append(message.text))
@@ -104,7 +153,8 @@ def test_the_page_shows_every_section_without_error_or_request(report, browser, 
     assert [url for url in requests if not url.startswith(("data:", "file:"))] == []
     assert len([url for url in requests if url.startswith("file:")]) == 1
     assert page.evaluate("document.documentElement.scrollWidth") <= width
-    for section in SECTIONS:
+    assert {section.get_attribute("id") for section in page.locator("section").all()} == set(sections)
+    for section in sections:
         assert page.locator(f"#{section}").is_visible()
     assert page.locator("figure svg").count() >= 4
     assert page.locator("article img").count() >= 1
@@ -127,11 +177,15 @@ def test_answers_are_shown_in_full_with_the_divergence_marked(report, browser):
     page.close()
 
 
-def test_the_tables_on_the_page_are_those_of_the_results(report, browser):
+@pytest.mark.parametrize("name", ["report", "traced"])
+def test_the_tables_on_the_page_are_those_of_the_results(request, browser, name):
+    report = request.getfixturevalue(name)
     page = browser.new_page()
     page.goto(f"file://{report[0] / 'report.html'}")
     board = report[1]["leaderboard"]
-    expected = [summary_table(board), *(task_table(board, task) for task in board["tasks"]), cost_table(board)]
+    tasks = [task_table(board, task) for task in board["tasks"]]
+    expected = [summary_table(board), fidelity_table(board), *tasks, cost_table(board)]
+    expected += behaviour_tables(report[1]["behaviour"])
     tables = page.locator("table").all()
     assert len(tables) == len(expected)
     for table, wanted in zip(tables, expected, strict=True):
@@ -139,6 +193,31 @@ def test_the_tables_on_the_page_are_those_of_the_results(report, browser):
         shown = [[cell.inner_text() for cell in row.locator("th, td").all()] for row in rows]
         assert [[cell.split("\n")[0] for cell in row] for row in shown] == [line.cells for line in wanted.lines]
     page.close()
+
+
+def test_what_was_traced_is_summed_up(traced):
+    drift, heads = behaviour_tables(traced[1]["behaviour"])
+    assert [line.cells for line in drift.lines] == [["random @ 10 %", "2", "0.225", "0.750", "-", "1.000"]]
+    assert [line.cells for line in heads.lines] == [
+        ["snapkv @ 10 %", "12", "4", "0.62", "0.250 to 0.875", "8.0 %", "16.0 %"]
+    ]
+
+
+def test_every_number_of_what_was_traced_is_in_the_csv_file(traced):
+    with (traced[0] / "behaviour.csv").open() as file:
+        rows = [(row[0].partition(" ")[0], *row[1:5], float(row[5])) for row in list(csv.reader(file))[1:]]
+    assert ("random", "drift", "1", "", "", 0.3) in rows  # of 0.2 and 0.4
+    assert ("random", "drift_low", "1", "", "", 0.25) in rows
+    assert ("random", "refreshed", "0", "", "", 0.75) in rows  # of both layers, and of one
+    assert ("snapkv", "static", "", "1", "1", 0.5) in rows
+    assert ("snapkv", "entries", "", "0", "1", 0.12) in rows
+    assert len(rows) == 8 * 2 + 3 * 4
+
+
+def test_nothing_is_said_of_what_was_not_traced(report):
+    assert not any(report[1]["behaviour"].values())
+    assert 'id="behaviour"' not in (report[0] / "report.html").read_text()
+    assert not (report[0] / "behaviour.csv").exists()
 
 
 def test_the_tables_hold_the_numbers_of_the_results(report):

@@ -28,6 +28,7 @@ GRID = {
     "methods": ["snapkv", "random"],
     "budgets": [0.2],
     "tasks": [{"task": TASK, "limit": 4, "metric": "accuracy"}],
+    "forced": 1,
 }
 ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
 
@@ -50,11 +51,12 @@ def replace(monkeypatch, method, fault):
 
 
 def findings(folder):
-    """Answers, their tokens and scores of every cell: what does not depend on the clock."""
+    """Answers, their tokens, forced walks and scores of every cell: what does not depend on the clock."""
     return {
         key: (
             {place: (line["answer"], line["tokens"], line["report"]) for place, line in record.answers.items()},
             record.scores,
+            record.forced,
         )
         for key, record in read_records(sorted(folder.glob("journal*.jsonl"))).items()
     }
@@ -174,11 +176,12 @@ def test_two_processes_give_what_one_does(finished, tmp_path):
 def test_batches_and_single_answers_agree(finished, tmp_path):
     assert run(tmp_path, batch_size=2) == []
     alone, batched = findings(finished), findings(tmp_path)
-    for key, (answers, scores) in alone.items():
+    for key, (answers, scores, forced) in alone.items():
         assert {place: found[0] for place, found in batched[key][0].items()} == {
             place: found[0] for place, found in answers.items()
         }
         assert batched[key][1]["aggregated"] == scores["aggregated"]
+        assert batched[key][2] == forced
 
 
 def test_a_failing_cell_is_reported_and_the_others_go_on(tmp_path, monkeypatch, capsys):

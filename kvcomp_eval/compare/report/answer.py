@@ -6,6 +6,7 @@ from typing import Any
 
 from kvcomp_eval.compare.leaderboard import FIDELITY, SCORE
 from kvcomp_eval.compare.report.tables import difference, interval, size
+from kvcomp_eval.methods.registry import method_class
 
 
 def answers(board: dict[str, Any]) -> list[str]:
@@ -24,7 +25,7 @@ def _band(rows: list[dict[str, Any]]) -> str:
     costs = best["costs"]
     text = (
         f"At {size(costs['device_bytes'])} per prompt ({100 * costs['ratio']:.1f} % of the full cache), "
-        f"{best['label']} stays closest to the full cache: fidelity {interval(fidelity)}"
+        f"{_named(best)} stays closest to the full cache: fidelity {interval(fidelity)}"
     )
     score = best["measures"].get(SCORE, {}).get("vs_full")
     text += f", score {difference(score)} against the full cache" if score else ""
@@ -36,6 +37,11 @@ def _band(rows: list[dict[str, Any]]) -> str:
     if worse:
         text += f"Significantly worse: {', '.join(worse)}."
     return text.strip()
+
+
+def _named(row: dict[str, Any]) -> str:
+    is_reference = method_class(row["method"]).kind == "reference"
+    return f"{row['label']} (a reference, not for use)" if is_reference else str(row["label"])
 
 
 def _bytes(row: dict[str, Any]) -> float:

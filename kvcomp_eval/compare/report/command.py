@@ -40,6 +40,8 @@ def write_report(
 ) -> dict[str, Any]:
     """Write ``results.json``, ``report.md``, ``report.csv`` and ``report.html``, and print the summary.
 
+    A traced run also gives ``behaviour.csv``.
+
     Parameters
     ----------
     folders : sequence of Path
@@ -56,6 +58,7 @@ def write_report(
     """
     from kvcomp_eval.compare.journal import JournalError
     from kvcomp_eval.compare.leaderboard import leaderboard
+    from kvcomp_eval.compare.report.behaviour import behaviour, behaviour_csv
     from kvcomp_eval.compare.report.page import page
     from kvcomp_eval.compare.report.samples import shown_by_tasks, worst_samples
     from kvcomp_eval.compare.report.text import comma_separated, markdown, print_report
@@ -63,11 +66,12 @@ def write_report(
     from kvcomp_eval.compare.tasks import LoadedTasks, task_manager
 
     run = merge_runs([read_run(folder) for folder in folders])
-    board = leaderboard(run)
+    board, traced = leaderboard(run), behaviour(run)
     results = {
         "config": run.config.model_dump(),
         "machine": run.machine,
         "leaderboard": board,
+        "behaviour": traced,
         "failed": run.failed(),
         "unfinished": run.unfinished(),
         "fingerprints": {key: record.fingerprint for key, record in run.records.items()},
@@ -79,6 +83,8 @@ def write_report(
         "report.csv": comma_separated(results),
         "report.html": page(results, worst_samples(run, shown)),
     }
+    if any(traced.values()):
+        files["behaviour.csv"] = behaviour_csv(traced)
     try:
         output.mkdir(parents=True, exist_ok=True)
         for name, text in files.items():

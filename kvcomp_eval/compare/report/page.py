@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from importlib.resources import files
 from typing import Any
 
@@ -11,8 +12,10 @@ from markupsafe import Markup
 
 from kvcomp_eval.compare.report import plots
 from kvcomp_eval.compare.report.answer import answers
+from kvcomp_eval.compare.report.behaviour import behaviour_tables
+from kvcomp_eval.compare.report.behaviour_plots import behaviour_plots
 from kvcomp_eval.compare.report.samples import Sample
-from kvcomp_eval.compare.report.tables import cost_table, summary_table, task_table
+from kvcomp_eval.compare.report.tables import cost_table, fidelity_table, summary_table, task_table
 
 _FOLDER = files("kvcomp_eval.compare.report")
 
@@ -35,17 +38,25 @@ def page(results: dict[str, Any], samples: list[Sample]) -> str:
         title=results["config"]["name"],
         description=results["config"]["description"],
         style=Markup(_FOLDER.joinpath("page.css").read_text(encoding="utf-8")),
-        answers=answers(board),
+        answers=[_unbroken(text) for text in answers(board)],
         summary=summary_table(board),
         pareto=_markup(plots.pareto_plots(board)),
         curves=_markup(plots.budget_curves(board)),
         forest=Markup(forest) if forest else None,
+        fidelity=fidelity_table(board),
         tasks=[task_table(board, task) for task in board["tasks"]],
         costs=cost_table(board),
+        behaviour=_markup(behaviour_plots(results["behaviour"])),
+        behaviour_tables=behaviour_tables(results["behaviour"]),
         samples=samples,
         problems=_problems(results),
         provenance=_provenance(results),
     )
+
+
+def _unbroken(text: str) -> str:
+    """The text with intervals, such as [0.1, 0.2], that no line break divides."""
+    return re.sub(r", (?=[-+.\d]+\])", ",\N{NO-BREAK SPACE}", text)
 
 
 def _markup(svgs: dict[str, str]) -> dict[str, Markup]:

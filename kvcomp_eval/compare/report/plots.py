@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import re
 from collections.abc import Callable
 from typing import Any
 
 import matplotlib
+from markupsafe import escape
 from matplotlib.figure import Figure
 
 from kvcomp_eval.compare.leaderboard import FIDELITY, SCORE
@@ -16,19 +18,22 @@ from kvcomp_eval.compare.report.tables import budget_text, in_order, kind_of
 #: Okabe & Ito's colours that are readable on white and on near-black; each comes with its own marker.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#b8860b", "#7a7adb", "#8c6d5a")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+#: Inches: text of 10 points is readable where a figure fills a telephone's screen.
+_WIDTH = 5.2
 #: Colours that the page's style sheet replaces.
-_INK, _GRID = "#010203", "#040506"
+INK, _GRID = "#010203", "#040506"
 
 _STYLE: Any = {
     "svg.fonttype": "none",
     "svg.hashsalt": "kvcomp-eval",
     "font.size": 10,
     "font.family": "sans-serif",
-    "text.color": _INK,
-    "axes.edgecolor": _INK,
-    "axes.labelcolor": _INK,
-    "xtick.color": _INK,
-    "ytick.color": _INK,
+    "text.parse_math": False,
+    "text.color": INK,
+    "axes.edgecolor": INK,
+    "axes.labelcolor": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.grid": True,
@@ -85,12 +90,12 @@ def forest_plot(board: dict[str, Any]) -> str | None:
             is_clear = found["p_holm"] < 0.05
             axes.plot([found["low"], found["high"]], [place, place], color=COLOURS[0], lw=2)
             axes.plot(found["value"], place, "o", color=COLOURS[0], mfc=COLOURS[0] if is_clear else "white")
-        axes.axvline(0, color=_INK, lw=0.8)
+        axes.axvline(0, color=INK, lw=0.8)
         labels = [f"{row['label']}, {budget_text(row['budget'])}" for row in reversed(rows)]
         axes.set_yticks(range(len(rows)), labels)
-        axes.set_xlabel(f"fidelity minus that of {board['reference']} at equal bytes (filled: p < 0.05, Holm)")
+        axes.set_xlabel(f"fidelity minus that of {board['reference']} at equal bytes\n(filled: p < 0.05, Holm)")
 
-    return _svg(draw, "Differences in fidelity to the reference method", height=0.9 + 0.28 * len(rows))
+    return svg(draw, "Differences in fidelity to the reference method", height=1.0 + 0.28 * len(rows))
 
 
 def _styles(rows: list[dict[str, Any]]) -> dict[str, tuple[str, str]]:
@@ -112,9 +117,7 @@ def _scatter(
 
     def draw(axes: Any) -> None:
         front = _frontier([(of(row), row["measures"][measure]["value"]) for row in rows])
-        axes.step(
-            *zip(*front, strict=True), where="post", color=_INK, lw=0.8, ls=":", label="nothing cheaper is better"
-        )
+        axes.step(*zip(*front, strict=True), where="post", color=INK, lw=0.8, ls=":", label="nothing cheaper is better")
         for index, (name, (colour, marker)) in enumerate(styles.items()):
             own = [row for row in rows if row["label"] == name]
             aside = 1.025 ** (index - (len(styles) - 1) / 2) if is_bytes else 1.0  # equal bytes would hide each other
@@ -122,7 +125,7 @@ def _scatter(
             _errors(axes, across, [row["measures"][measure] for row in own], colour, marker, name)
         for row in rows:
             if row["budget"] is None:
-                _errors(axes, [of(row)], [row["measures"][measure]], _INK, "x", "full cache")
+                _errors(axes, [of(row)], [row["measures"][measure]], INK, "x", "full cache")
         if is_bytes:
             ticks = sorted({round(of(row), 1) for row in rows})
             axes.set_xscale("log")
@@ -130,7 +133,7 @@ def _scatter(
             axes.minorticks_off()
         _dress(axes, label, measure)
 
-    return _svg(draw, f"{measure} against {label}")
+    return svg(draw, f"{measure} against {label}")
 
 
 def _frontier(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
@@ -162,10 +165,10 @@ def _curves(
             )
         for row in rows:
             if row["budget"] is None:
-                axes.axhline(row["measures"][main]["value"], color=_INK, lw=0.8, ls="--", label="full cache")
+                axes.axhline(row["measures"][main]["value"], color=INK, lw=0.8, ls="--", label="full cache")
         _dress(axes, _SHARE, main)
 
-    return _svg(draw, f"{main} over the budget")
+    return svg(draw, f"{main} over the budget")
 
 
 def _errors(
@@ -191,14 +194,29 @@ def _errors(
 def _dress(axes: Any, across: str, up: str) -> None:
     axes.set_xlabel(across)
     axes.set_ylabel(up)
-    axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1), frameon=False, fontsize=9)
 
 
-def _svg(draw: Callable[[Any], None], description: str, height: float = 3.4) -> str:
-    """Draw on fresh axes and return an ``<svg>`` element that fits the page."""
+def _add_legend(figure: Figure) -> None:
+    """What the lines and markers of all panels mean, below them; the figure grows by it."""
+    handles, labels = [], []
+    for axes in figure.axes:
+        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
+            handles.append(handle)
+            labels.append(label)
+    if not labels:
+        return
+    columns = max(1, int(72 * _WIDTH // (40 + 4.8 * max(map(len, labels)))))
+    rows = -(-len(labels) // columns)
+    figure.set_figheight(figure.get_figheight() + 0.2 * rows)
+    figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False, fontsize=9)
+
+
+def svg(draw: Callable[[Any], None], description: str, height: float = 3.0, panels: int = 1) -> str:
+    """Draw on fresh axes, or several below each other, and return an ``<svg>`` element that fits the page."""
     with matplotlib.rc_context(_STYLE):
-        figure = Figure(figsize=(7.2, height), layout="constrained")
-        draw(figure.subplots())
+        figure = Figure(figsize=(_WIDTH, height), layout="constrained")
+        draw(figure.subplots(panels))
+        _add_legend(figure)
         file = io.StringIO()
         nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
         figure.savefig(file, format="svg", metadata=nothing)
@@ -206,8 +224,8 @@ def _svg(draw: Callable[[Any], None], description: str, height: float = 3.4) -> 
     text = text[text.index("<svg") :].strip()
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.S)
     text = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", text))
-    prefix = re.sub(r"\W+", "-", description.lower())
+    prefix = f"p{hashlib.sha256(description.encode()).hexdigest()[:8]}"
     text = re.sub(r'(id="|url\(#|href="#)', rf"\g<1>{prefix}-", text)
     text = re.sub(r"font: ([0-9.]+)px [^;\"]*", r"font: \1px system-ui, sans-serif", text)
-    text = text.replace(_INK, "currentColor").replace(_GRID, "var(--line)")
-    return text.replace("<svg ", f'<svg role="img" aria-label="{description}" ', 1)
+    text = text.replace(INK, "currentColor").replace(_GRID, "var(--line)")
+    return text.replace("<svg ", f'<svg role="img" aria-label="{escape(description)}" ', 1)

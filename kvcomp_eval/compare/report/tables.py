@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from kvcomp_eval.compare.config import budget_text
-from kvcomp_eval.compare.leaderboard import FIDELITY, SAME, SCORE
+from kvcomp_eval.compare.fidelity import (
+    AGREED,
+    COCO,
+    DIVERGENT,
+    FIDELITY,
+    FREE_RUNNING,
+    KL,
+    LENGTH,
+    NLL,
+    SAME,
+    TEACHER_FORCED,
+    TOP1,
+)
+from kvcomp_eval.compare.leaderboard import SCORE
 
 EMPTY = "-"
 
@@ -73,6 +87,7 @@ def summary_table(board: dict[str, Any]) -> Table:
         f"groups compare rows that hold equal bytes (within 2 % of {board['reference']}); rows of one letter do not "
         "differ significantly (Holm)."
     )
+    legend += _resampling(row["measures"].get(FIDELITY) for row in board["summary"])
     return Table("All tasks", columns, lines, legend)
 
 
@@ -85,11 +100,47 @@ def short_summary(board: dict[str, Any]) -> Table:
     return Table(table.title, list(names), lines, table.legend)
 
 
+def fidelity_table(board: dict[str, Any]) -> Table:
+    """Every measure of how close the answers are to those of the full cache, over all tasks."""
+    rows = in_order(board["summary"])
+    columns = ["method", "budget", "ROUGE-L", "COCO", "same", "agreed", "diverges at", "length"]
+    is_forced = any(KL in row["measures"] for row in rows)
+    lines = []
+    for row in rows:
+        measures = row["measures"]
+        cells = [
+            row["label"],
+            budget_text(row["budget"]),
+            interval(measures.get(FIDELITY)),
+            interval(measures.get(COCO)),
+            *(share(measures.get(name)) for name in (SAME, AGREED)),
+            mean(measures.get(DIVERGENT), 1),
+            mean(measures.get(LENGTH), 2),
+        ]
+        forced = [interval(measures.get(name)) for name in (KL, TOP1, NLL)]
+        lines.append(_line(row, cells + (forced if is_forced else [])))
+    legend = (
+        "Answers against those of the full cache. ROUGE-L: F1 of rouge-score; COCO: the variant of the COCO caption "
+        "tools. Same: equal texts. Agreed: tokens from the start that are equal, of the longer answer. Diverges at: "
+        "tokens before the first other one, over answers that differ. Length: tokens over the full cache's."
+    )
+    if is_forced:
+        count = max(row["measures"].get(KL, {}).get("documents", 0) for row in rows)
+        legend += (
+            f" KL (full to compressed, nats), top-1 agreement and NLL difference (nats per token): along the full "
+            f"cache's answers to {count} documents, means over tokens, then over documents; the row of the full cache "
+            "was run twice for them."
+        )
+        columns += ["forced KL", "top-1", "NLL diff."]
+    return Table("Fidelity", columns, lines, legend)
+
+
 def task_table(board: dict[str, Any], task: str) -> Table:
     """All metrics of one task."""
     rows = board["tasks"][task]
     main = board["main_metrics"][task]
-    names = list(dict.fromkeys(name for row in rows for name in row["measures"]))
+    elsewhere = {*FREE_RUNNING, *TEACHER_FORCED} - {FIDELITY}
+    names = list(dict.fromkeys(name for row in rows for name in row["measures"] if name not in elsewhere))
     names.sort(key=lambda name: (name != main, name == FIDELITY))
     papers = any(row["paper"] for row in rows)
     columns = ["method", "budget", "of full", "rank", "group", f"vs {board['reference']}", *names]
@@ -110,6 +161,7 @@ def task_table(board: dict[str, Any], task: str) -> Table:
         f"Ranked by {main}, {max(row['documents'] for row in rows)} answers per row. "
         f"p: two-sided, Holm-corrected over the rows beside {board['reference']}."
     )
+    legend += _resampling(row["measures"].get(main) for row in rows)
     reasons = {name: why for row in rows for name, why in row["not_computed"].items()}
     legend += "".join(f" {name}: {why}." for name, why in reasons.items())
     return Table(task, columns + (["paper"] if papers else []), lines, legend)
@@ -192,13 +244,20 @@ def difference(estimate: dict[str, Any] | None, with_p: bool = False) -> str:
     """``-0.05 [-0.11, +0.01]``."""
     if estimate is None:
         return EMPTY
-    text = f"{estimate['value']:+.3f} [{estimate['low']:+.2f}, {estimate['high']:+.2f}]"
+    text = f"{estimate['value']:+.3f}"
+    if estimate["low"] is not None:
+        text += f" [{estimate['low']:+.2f}, {estimate['high']:+.2f}]"
     return f"{text}, p {estimate['p_holm']:.3f}" if with_p else text
 
 
 def share(measure: dict[str, Any] | None) -> str:
     """``75 %``."""
     return EMPTY if measure is None else f"{100 * measure['value']:.0f} %"
+
+
+def mean(measure: dict[str, Any] | None, digits: int) -> str:
+    """The value without its interval."""
+    return number(measure["value"] if measure else None, digits)
 
 
 def number(value: float | None, digits: int) -> str:
@@ -214,6 +273,16 @@ def size(value: float | None) -> str:
         if value >= scale:
             return f"{value / scale:.2f} {unit}"
     return f"{value / 1024:.1f} KiB"
+
+
+def _resampling(measures: Iterable[dict[str, Any] | None]) -> str:
+    """What was resampled, where documents share images or videos."""
+    sizes = {(found["clusters"], found["documents"]) for found in measures if found and found["clusters"]}
+    shared = sorted(pair for pair in sizes if pair[0] < pair[1])
+    return "".join(
+        f" {documents} documents share images or videos: the {clusters} groups of them were resampled, not documents."
+        for clusters, documents in shared
+    )
 
 
 def _line(row: dict[str, Any], cells: list[str]) -> Line:

@@ -12,7 +12,14 @@ from rich.markup import escape
 from rich.table import Table as RichTable
 
 from kvcomp_eval.compare.report.answer import answers
-from kvcomp_eval.compare.report.tables import Table, cost_table, short_summary, summary_table, task_table
+from kvcomp_eval.compare.report.tables import (
+    Table,
+    cost_table,
+    fidelity_table,
+    short_summary,
+    summary_table,
+    task_table,
+)
 
 #: Characters of the whole summary.
 _WIDE = 160
@@ -24,7 +31,10 @@ def print_report(results: dict[str, Any], console: Console) -> None:
     board = results["leaderboard"]
     if not console.is_terminal:  # a file or pipe has no width to fit into
         console = Console(file=console.file, width=_WIDE)
-    _print(summary_table(board) if console.width >= _WIDE else short_summary(board), console)
+    is_wide = console.width >= _WIDE
+    _print(summary_table(board) if is_wide else short_summary(board), console)
+    if is_wide:
+        _print(fidelity_table(board), console)
     for text in answers(board):
         console.print(f"- {text}", markup=False, highlight=False)
     for key, error in results["failed"].items():
@@ -38,7 +48,8 @@ def markdown(results: dict[str, Any]) -> str:
     board = results["leaderboard"]
     parts = [f"# {results['config']['name']}", results["config"]["description"]]
     parts += [f"- {text}" for text in answers(board)]
-    tables = [summary_table(board), *(task_table(board, task) for task in board["tasks"]), cost_table(board)]
+    per_task = [task_table(board, task) for task in board["tasks"]]
+    tables = [summary_table(board), fidelity_table(board), *per_task, cost_table(board)]
     for table in tables:
         parts += [f"## {table.title}", markdown_table(table), table.legend]
     if results["failed"]:
@@ -58,7 +69,7 @@ def comma_separated(results: dict[str, Any]) -> str:
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     head = ["scope", "method", "budget", "device_bytes", "ratio", "rank", "invalid", "measure", "value", "low", "high"]
-    tail = ["vs_full", "vs_reference", "p_holm", "group", "documents"]
+    tail = ["vs_full", "vs_reference", "p_holm", "group", "documents", "clusters"]
     writer.writerow(head + tail)
     board = results["leaderboard"]
     for scope, rows in [("all", board["summary"]), *board["tasks"].items()]:
@@ -68,8 +79,8 @@ def comma_separated(results: dict[str, Any]) -> str:
                 start = [scope, row["label"], row["budget"], row["costs"]["device_bytes"], row["costs"]["ratio"]]
                 middle = [row["rank"], "; ".join(row["invalid"]), name, measure["value"]]
                 found = [measure["low"], measure["high"], measure.get("vs_full", {}).get("value")]
-                end = [compared.get("value"), compared.get("p_holm"), measure.get("group"), measure["documents"]]
-                writer.writerow(start + middle + found + end)
+                end = [compared.get("value"), compared.get("p_holm"), measure.get("group")]
+                writer.writerow(start + middle + found + end + [measure["documents"], measure["clusters"]])
     return file.getvalue()
 
 
