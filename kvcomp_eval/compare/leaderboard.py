@@ -158,6 +158,7 @@ def _line(cells: list[RowTask], on_gpu: bool) -> dict[str, Any]:
         "budget": row.budget,
         "costs": costs(cells, on_gpu),
         "invalid": list(dict.fromkeys(text for cell in cells for text in cell.invalid)),
+        "departures": list(dict.fromkeys(text for cell in cells for text in cell.departures)),
         "documents": sum(len(record.answers) for cell in cells for record in cell.records),
     }
 

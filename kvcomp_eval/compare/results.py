@@ -118,6 +118,12 @@ class RowTask:
         """Violated guards."""
         return list(dict.fromkeys(text for record in self.records for text in (record.scores or {}).get("invalid", [])))
 
+    @property
+    def departures(self) -> list[str]:
+        """What valid rows hold beside their budget by design."""
+        scores = [record.scores or {} for record in self.records]
+        return list(dict.fromkeys(text for found in scores for text in found.get("departures", [])))
+
     def answers(self) -> Iterable[tuple[int, dict[str, Any], dict[str, Any]]]:
         """Document, answer, and the uncompressed model's answer to it; seed by seed."""
         for record, full in zip(self.records, self.full, strict=True):

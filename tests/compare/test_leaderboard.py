@@ -11,6 +11,7 @@ import pytest
 from kvcomp_eval.compare.config import ConfigError
 from kvcomp_eval.compare.leaderboard import FIDELITY, SAME, SCORE, band_of, leaderboard
 from kvcomp_eval.compare.report.answer import answers
+from kvcomp_eval.compare.report.tables import summary_table
 from kvcomp_eval.compare.report.text import comma_separated, markdown
 from kvcomp_eval.compare.results import read_run
 from kvcomp_eval.compare.significance import Measure, add_measure
@@ -86,6 +87,14 @@ def test_rows_of_other_bytes_and_invalid_rows_have_no_rank(tmp_path):
     synthetic.write_run(invalid, {"full": [0] * 4, "snapkv @ 20 %": [0] * 4}, invalid=["bytes: 2.000 of the planned"])
     found = row(leaderboard(read_run(invalid)), "snapkv @ 20 %")
     assert (found["rank"], found["invalid"]) == (None, ["bytes: 2.000 of the planned"])
+
+
+def test_what_a_valid_row_holds_beside_its_budget_stands_beside_it(tmp_path):
+    words = "by design holds 0.59 of its budget, index not counted"
+    synthetic.write_run(tmp_path, {"full": [0] * 4, "snapkv @ 20 %": [0] * 4}, departures=[words])
+    board = leaderboard(read_run(tmp_path))
+    assert row(board, "snapkv @ 20 %")["rank"] == 1
+    assert {line.note for line in summary_table(board).lines} == {words}
 
 
 def test_where_lower_is_better_the_lowest_ranks_first(tmp_path):

@@ -65,6 +65,16 @@ def traced(tmp_path_factory):
     return folder, json.loads((folder / "results.json").read_text())
 
 
+def test_a_run_without_a_finished_cell_has_a_page_that_says_why(tmp_path):
+    synthetic.write_run(tmp_path, {})
+    with synthetic.Journal(tmp_path) as journal:
+        journal.append([{"kind": "failed", "cell": "full | made_up | seed 0", "error": "DataNotFound: nowhere"}])
+    write_report([tmp_path], tmp_path, Console(quiet=True), lambda name: Task())
+    page = (tmp_path / "report.html").read_text()
+    assert "DataNotFound: nowhere" in page
+    assert "No valid row can be ranked yet." in page
+
+
 def add_drift(record):
     """Two answers with two steps of two layers; the second answer drifts twice as much and refreshes half as often."""
     path = record.new_trace()

@@ -52,8 +52,10 @@ def _share(row: dict[str, Any]) -> float:
 
 
 def pareto_plots(board: dict[str, Any]) -> dict[str, str]:
-    """Title -> SVG: fidelity and score against bytes, fidelity against time per token."""
+    """Title -> SVG: fidelity and score against bytes, fidelity against time per token; none without a valid row."""
     rows = [row for row in board["summary"] if not row["invalid"]]
+    if not rows:
+        return {}
     plots = {"Fidelity against bytes": _scatter(rows, FIDELITY, _SHARE, _share, is_bytes=True)}
     if all(SCORE in row["measures"] for row in rows):
         plots["Score against bytes"] = _scatter(rows, SCORE, _SHARE, _share, is_bytes=True)

@@ -27,7 +27,7 @@ EMPTY = "-"
 
 @dataclass(frozen=True)
 class Line:
-    """One line of a table; ``kind`` is full, ranked, unranked or invalid."""
+    """One line of a table; ``kind`` is full, ranked, unranked or invalid, ``note`` why, or what it holds by design."""
 
     cells: list[str]
     kind: str
@@ -286,7 +286,7 @@ def _resampling(measures: Iterable[dict[str, Any] | None]) -> str:
 
 
 def _line(row: dict[str, Any], cells: list[str]) -> Line:
-    return Line(cells, kind_of(row), "; ".join(row["invalid"]))
+    return Line(cells, kind_of(row), "; ".join([*row["invalid"], *row["departures"]]))
 
 
 def _paper(row: dict[str, Any]) -> str:

@@ -94,4 +94,5 @@ def _print(table: Table, console: Console) -> None:
     console.print(table.legend, style="dim", markup=False, highlight=False)
     for line in table.lines:
         if line.note:
-            console.print(f"[red]INVALID[/red] {escape(' '.join(line.cells[:2]))}: {escape(line.note)}")
+            mark = "[red]INVALID[/red] " if line.kind == "invalid" else ""
+            console.print(f"{mark}{escape(' '.join(line.cells[:2]))}: {escape(line.note)}")
