@@ -27,7 +27,7 @@ METHODS = {
     "madakv": lambda: make_method("madakv", budget_ratio=0.4, window=4),
     "meda_no_merge": lambda: make_method("meda", budget_entries=12, merge="none"),
     "vlcache": lambda: make_method("vlcache", budget_entries=12),
-    "rcr": lambda: make_method("rcr", budget_entries=9, window=4, rank=3, tau=0.3),
+    "rcr": lambda: make_method("rcr", budget_entries=9, window=4, rank=3, tau=0.3, branching=False),  # as on a GPU
     "random_refresh": lambda: make_method("random_refresh", budget_entries=9, window=4),
     "rcr_exact": lambda: make_method("exact", budget_entries=9, window=4),
     "quest": lambda: make_method("quest", budget_entries=12, window=4, page=4),

@@ -50,8 +50,9 @@ class RCR(WindowedMethod):
         Detector around the mean key, whose logit is added back exactly.
     per_head : bool
         Trigger each KV head by its own drift instead of the layer's mean.
-    branching : bool
-        Skip the work where nothing refreshes, at the price of a host synchronisation (same output).
+    branching : bool, optional
+        Skip the work where nothing refreshes (same output), for which the host has to wait; default: on a CPU, which
+        has nothing to wait for.
     offload : bool
         Prefix keys and values on the host.
     trace : str, optional
@@ -67,7 +68,7 @@ class RCR(WindowedMethod):
     update: str = "layer"
     centred: bool = False
     per_head: bool = False
-    branching: bool = False
+    branching: bool | None = None
     offload: bool = True
     trace: str | None = None
 
@@ -120,7 +121,7 @@ class RCR(WindowedMethod):
                 rank=min(self.rank, prefill.keys.shape[-1]),
                 centred=self.centred,
                 per_head=self.per_head,
-                branching=self.branching,
+                branching=prefill.keys.device.type == "cpu" if self.branching is None else self.branching,
                 num_kv_heads=prefill.num_kv_heads,
                 offload=self.offload,
                 layer=prefill.layer,

@@ -37,7 +37,7 @@ class DriftRetrieval(TokenRetrieval):
     per_head : bool
         Trigger each KV head by its own drift instead of the layer's mean.
     branching : bool
-        Skip the work of a step in which nothing refreshes; needs to know on the host (for comparison).
+        Skip the work of a step in which nothing refreshes; the host waits to know it.
     num_kv_heads : int
     layer : int
     initial : Tensor [selected], int64
@@ -106,7 +106,7 @@ class DriftRetriever(PooledRetriever):
         resident = torch.matmul(queries, slots.keys[:, : slots.length].float().transpose(1, 2))
         logits = self._detector.logits(queries)
         logits.scatter_(2, self.chosen.unsqueeze(1).expand(-1, queries.shape[1], -1), resident[:, :, :count])
-        prefix = PrefixAttention.of(logits, resident[:, :, count:].logsumexp(-1, keepdim=True))
+        prefix = PrefixAttention.of(logits, log_sum_exp(resident[:, :, count:]))
         drift = (prefix.mass.sum(1) - prefix.mass.gather(1, self.chosen).sum(1)).unflatten(0, (-1, spec.num_kv_heads))
         threshold = torch.stack([controller.threshold for controller in self._controllers])
         measured = drift if spec.per_head else drift.mean(1, keepdim=True).expand_as(drift)
@@ -169,33 +169,39 @@ class PrefixAttention:
 
     Parameters
     ----------
-    shares : Tensor [S, G, Np]
-        Softmax within the prefix. :meth:`rescored` overwrites it.
-    prefix, others : Tensor [S, G, 1]
-        Log-sum-exp of the logits of the prefix, and of all other tokens.
+    weights : Tensor [S, G, Np]
+        Exponentials of the logits minus ``peak``. :meth:`rescored` overwrites them.
+    peak, others : Tensor [S, G, 1]
+        Largest logit of the prefix, and log-sum-exp of the logits of all other tokens.
     mass : Tensor [S, Np]
         Softmax mass among all tokens, mean over the GQA group.
     """
 
-    shares: Tensor
-    prefix: Tensor
+    weights: Tensor
+    peak: Tensor
     others: Tensor
     mass: Tensor
 
     @classmethod
     def of(cls, logits: Tensor, others: Tensor) -> PrefixAttention:
-        """From the prefix's logits [S, G, Np]."""
-        shares = logits.softmax(-1)
-        # The largest logit and its share tell the normaliser; a share of at least 1 / Np has a logarithm.
-        prefix = logits.amax(-1, keepdim=True) - shares.amax(-1, keepdim=True).log()
-        weights = torch.sigmoid(prefix - others).transpose(1, 2) / logits.shape[1]
-        return cls(shares, prefix, others, torch.matmul(weights, shares).squeeze(1))
+        """From the prefix's logits [S, G, Np], which it overwrites: another tensor of that size would cost as much."""
+        peak = logits.amax(-1, keepdim=True)
+        weights = logits.sub_(peak).exp_()
+        normaliser = torch.logaddexp(peak + weights.sum(-1, keepdim=True).log(), others)
+        scale = (peak - normaliser).exp().transpose(1, 2) / weights.shape[1]
+        return cls(weights, peak, others, torch.matmul(scale, weights).squeeze(1))
 
     def rescored(self, candidates: Tensor, logits: Tensor) -> Tensor:
         """Mass of candidates [S, c] under other logits [S, G, c] for them, mean over the GQA group."""
-        rest = self.shares.scatter_(2, candidates.unsqueeze(1).expand_as(logits), 0.0).sum(-1, keepdim=True)
-        every = torch.cat([logits, rest.log() + self.prefix, self.others], dim=-1)
-        return (logits - every.logsumexp(-1, keepdim=True)).exp().mean(1)
+        rest = self.weights.scatter_(2, candidates.unsqueeze(1).expand_as(logits), 0.0).sum(-1, keepdim=True)
+        every = torch.cat([logits, rest.log() + self.peak, self.others], dim=-1)
+        return every.softmax(-1)[..., : logits.shape[-1]].mean(1)
+
+
+def log_sum_exp(values: Tensor) -> Tensor:
+    """``values.logsumexp(-1, keepdim=True)`` by one fused kernel: torch's own runs a dozen small ones."""
+    first = values[..., :1]
+    return first - values.log_softmax(-1)[..., :1]
 
 
 @dataclass(frozen=True)

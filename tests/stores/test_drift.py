@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from kvcomp_eval.stores.controller import RateController
-from kvcomp_eval.stores.drift import Detector, DriftRetrieval, PrefixAttention
+from kvcomp_eval.stores.drift import Detector, DriftRetrieval, PrefixAttention, log_sum_exp
 from kvcomp_eval.stores.slots import Slots
 
 CPU = torch.device("cpu")
@@ -65,7 +65,7 @@ def drift_of(rank):
     logits = Detector.of(KEYS, rank).logits(QUERY)
     exact = torch.matmul(QUERY, KEYS.transpose(1, 2))
     logits[:, :, KEPT] = exact[:, :, KEPT]
-    mass = PrefixAttention.of(logits, torch.full((1, 1, 1), float("-inf"))).mass
+    mass = PrefixAttention.of(logits.clone(), torch.full((1, 1, 1), float("-inf"))).mass
     return logits, mass, (mass.sum(1) - mass[:, KEPT].sum(1)).item()
 
 
@@ -86,15 +86,20 @@ def test_rescored_mass_is_that_of_a_softmax_over_all_tokens():
     candidates = torch.stack([torch.randperm(30, generator=generator)[:6] for _ in range(3)])
     index = candidates.unsqueeze(1).expand(-1, 2, -1)
     whole = torch.cat([approximate.scatter(2, index, exact), others], dim=-1).softmax(-1).mean(1)
-    prefix = PrefixAttention.of(approximate, others.logsumexp(-1, keepdim=True))
     mass = torch.cat([approximate, others], dim=-1).softmax(-1).mean(1)[:, :30]
+    prefix = PrefixAttention.of(approximate, others.logsumexp(-1, keepdim=True))
     torch.testing.assert_close(prefix.mass, mass)
     torch.testing.assert_close(prefix.rescored(candidates, exact), whole.gather(1, candidates))
 
 
+def test_log_sum_exp_of_extreme_values():
+    values = torch.tensor([[-300.0, 0.0, 200.0], [5.0, 5.0, 5.0], [300.0, -300.0, 0.0]])
+    torch.testing.assert_close(log_sum_exp(values), values.logsumexp(-1, keepdim=True))
+
+
 def test_mass_of_extreme_logits_is_finite():
     logits = torch.tensor([[[200.0, -200.0, 0.0], [-300.0, -300.0, -300.0]]])
-    prefix = PrefixAttention.of(logits, torch.tensor([[[0.0], [100.0]]]))
+    prefix = PrefixAttention.of(logits.clone(), torch.tensor([[[0.0], [100.0]]]))
     torch.testing.assert_close(prefix.mass, torch.tensor([[0.5, 0.0, 0.0]]))
     candidates = torch.arange(3)[None]
     torch.testing.assert_close(prefix.rescored(candidates, logits), torch.tensor([[0.5, 0.0, 0.0]]))
