@@ -181,7 +181,7 @@ def main() -> None:
     """Answer, and write the page."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--limit", type=int, default=200, help="descriptions at 32 selected entries")
-    parser.add_argument("--few-limit", type=int, default=64, help="descriptions with 2, 4 and 8 selected entries")
+    parser.add_argument("--few-limit", type=int, nargs=3, default=[200] * 3, help="descriptions at 8, 4 and 2 entries")
     parser.add_argument("--short-limit", type=int, default=200, help="short questions at 32 selected entries")
     parser.add_argument("--drift-limit", type=int, default=96, help="descriptions whose drift is analysed")
     parser.add_argument("--batch", type=int, default=8)
@@ -192,7 +192,7 @@ def main() -> None:
     torch.set_num_threads(1)
     answers = Answers(options.answers)
     plan = [("describe", 32, options.limit), ("vqa", 32, options.short_limit)]
-    plan += [("describe", selected, options.few_limit) for selected in (8, 4, 2)]
+    plan += [("describe", selected, limit) for selected, limit in zip((8, 4, 2), options.few_limit, strict=True)]
     model = Demo.load(demo.path())
     text = []
     for task, selected, limit in plan:
