@@ -83,6 +83,10 @@ def test_rows_of_other_bytes_and_invalid_rows_have_no_rank(tmp_path):
     synthetic.write_run(tmp_path, {"full": [0] * 4, "snapkv @ 20 %": [0] * 4, "random @ 30 %": [0] * 4}, made)
     board = leaderboard(read_run(tmp_path))
     assert (row(board, "random @ 30 %")["rank"], row(board, "random @ 30 %")["band"]) == (None, None)
+    assert answers(board)[-1] == (
+        "Not ranked, since no row of the reference method holds as many bytes: "
+        "random (a reference, not for use) at 29.3 KiB (30.0 %): fidelity 1.000 [1.00, 1.00]."
+    )
     invalid = tmp_path / "invalid"
     synthetic.write_run(invalid, {"full": [0] * 4, "snapkv @ 20 %": [0] * 4}, invalid=["bytes: 2.000 of the planned"])
     found = row(leaderboard(read_run(invalid)), "snapkv @ 20 %")

@@ -10,11 +10,22 @@ from kvcomp_eval.methods.registry import method_class
 
 
 def answers(board: dict[str, Any]) -> list[str]:
-    """One paragraph per band of equal bytes, from the most bytes to the least."""
+    """One paragraph per band of equal bytes, from the most bytes to the least; then the rows that hold other bytes."""
     rows = board["summary"]
     bands = sorted({row["band"] for row in rows if row["band"] is not None}, key=lambda band: -_bytes(rows[band]))
     found = [_band([row for row in rows if row["band"] == band and row["rank"] is not None]) for band in bands]
+    found.append(_others([row for row in rows if row["band"] is None and row["budget"] and not row["invalid"]]))
     return [text for text in found if text] or ["No valid row can be ranked yet."]
+
+
+def _others(rows: list[dict[str, Any]]) -> str:
+    texts = [
+        f"{_named(row)} at {size(row['costs']['device_bytes'])} ({100 * row['costs']['ratio']:.1f} %): "
+        f"fidelity {interval(row['measures'][FIDELITY])}"
+        for row in sorted(rows, key=_bytes)
+        if FIDELITY in row["measures"]
+    ]
+    return f"Not ranked, since no row of the reference method holds as many bytes: {'; '.join(texts)}." if texts else ""
 
 
 def _band(rows: list[dict[str, Any]]) -> str:
