@@ -38,6 +38,7 @@ def cluster(monkeypatch):
     monkeypatch.setenv("RAY_ADDRESS", "local")
     monkeypatch.delenv("TMPDIR", raising=False)  # Ray's sockets need a short path
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setenv("RAY_agent_register_timeout_ms", "120000")  # ten seconds are too few on a busy machine
     yield
     assert not ray.is_initialized()
 
