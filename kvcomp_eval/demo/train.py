@@ -203,8 +203,17 @@ def run(
     rank: int, world: int, config: TrainConfig, folder: Path, stop_at: int | None = None, vision: Path | None = None
 ) -> Trainer:
     """Train one process to the end of the schedule (or to step `stop_at`), resuming from `folder`."""
+    threads = torch.get_num_threads()
     torch.set_num_threads(max(1, int(os.environ.get("OMP_NUM_THREADS", "1"))))
-    torch.set_flush_denormal(True)
+    torch.set_flush_denormal(True)  # of the whole process, and all of its arithmetic: not to be left behind
+    try:
+        return _run(rank, world, config, folder, stop_at, vision)
+    finally:
+        torch.set_flush_denormal(False)
+        torch.set_num_threads(threads)
+
+
+def _run(rank: int, world: int, config: TrainConfig, folder: Path, stop_at: int | None, vision: Path | None) -> Trainer:
     if world > 1:
         dist.init_process_group("gloo", rank=rank, world_size=world)
     trainer = Trainer(config, rank, world)

@@ -102,3 +102,10 @@ def test_muon_moves_all_singular_values_near_one(shape):
     values = torch.linalg.svdvals(orthogonalise(matrix))
     assert values.min() > 0.3
     assert values.max() < 1.3
+
+
+def test_training_leaves_arithmetic_and_threads_as_they_were(tmp_path):
+    threads = torch.get_num_threads()
+    train.run(0, 1, TINY, tmp_path, stop_at=1)
+    assert torch.tensor(1e-310, dtype=torch.float64) * 1 > 0
+    assert torch.get_num_threads() == threads
