@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 
 import pytest
 
@@ -54,8 +56,16 @@ def test_a_damaged_line_in_the_middle_is_an_error_that_names_it(tmp_path):
 
 
 def test_two_processes_cannot_write_one_journal(tmp_path):
-    with Journal(tmp_path), pytest.raises(JournalError, match="Another process"):
-        Journal(tmp_path)
+    # A real second process: in this one, lmms-eval's evaluator makes every file lock re-entrant once it has run.
+    program = (
+        f"from pathlib import Path; from kvcomp_eval.compare.journal import Journal; Journal(Path({str(tmp_path)!r}))"
+    )
+    with Journal(tmp_path):
+        second = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    assert second.returncode == 1
+    assert "JournalError: Another process is writing to" in second.stderr
+    with Journal(tmp_path):
+        pass
 
 
 def test_a_full_disk_is_a_clear_error(tmp_path):
