@@ -50,10 +50,10 @@ class AnnouncedLayer(DynamicLayer):
 
 
 @contextmanager
-def switched_attention(model: Any, backend: PrefillBackend) -> Iterator[None]:
-    """Run the text decoder on a registered attention inside the block."""
+def switched_attention(model: Any, name: str) -> Iterator[None]:
+    """Run the text decoder on the attention that transformers knows by this name, inside the block."""
     previous = text_config(model)._attn_implementation
-    set_text_attention(model, backend.registered_name)
+    set_text_attention(model, name)
     try:
         yield
     finally:

@@ -79,5 +79,5 @@ def replay(model: Any, inputs: Mapping[str, Any], traced: KVCache, **generate_kw
         ``session.last_cache`` of ``attach(..., trace=True)``.
     """
     cache = Cache(layers=[ReferenceLayer(layer.trace) for layer in traced.packed_layers])
-    with switched_attention(model, get_backend("sdpa")):
+    with switched_attention(model, get_backend("sdpa").registered_name):
         return model.generate(**inputs, **{cache_keyword(model): cache}, **generate_kwargs)

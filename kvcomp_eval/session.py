@@ -176,20 +176,22 @@ def attach(model: Any, method: Method, prefill: str = "sdpa", trace: bool = Fals
     if "generate" in vars(model):
         raise ValueError("This model's generate() is wrapped already; leave the outer `with attach(...)` block first.")
     session = Session(model, method, trace)
-    with switched_attention(model, backend):
+    with switched_attention(model, backend.registered_name):
         session.method = method.calibrated(model.config, session.read)
-        hooks = hand_over_inputs(model) if method.needs_inputs else []
-        model.generate = session.generate
-        try:
-            yield session
-        finally:
-            del model.generate
-            for hook in hooks:
-                hook.remove()
+        with inputs_handed_over(model, method):
+            model.generate = session.generate
+            try:
+                yield session
+            finally:
+                del model.generate
 
 
-def hand_over_inputs(model: Any) -> list[Any]:
-    """Let every text attention module hand its inputs to the cache layer; returns the hooks."""
+@contextmanager
+def inputs_handed_over(model: Any, method: Method) -> Iterator[None]:
+    """If the method needs them, every text attention module hands its inputs to the cache layer inside the block."""
+    if not method.needs_inputs:
+        yield
+        return
     decoder = model.get_decoder()
 
     def hand_over(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -200,7 +202,12 @@ def hand_over_inputs(model: Any) -> list[Any]:
                 module, decoder.rotary_emb.inv_freq, hidden, kwargs["position_embeddings"]
             )
 
-    return [layer.self_attn.register_forward_pre_hook(hand_over, with_kwargs=True) for layer in decoder.layers]
+    hooks = [layer.self_attn.register_forward_pre_hook(hand_over, with_kwargs=True) for layer in decoder.layers]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 def _require_full_attention(model: Any) -> None:

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import DynamicCache
 
-from kvcomp_eval.attention import get_backend
-from kvcomp_eval.bench.quantities import CacheBytes
+from kvcomp_eval.attention import get_backend, switched_attention
+from kvcomp_eval.bench.quantities import CacheBytes, cpu_seconds
 from kvcomp_eval.bench.synthetic import LayerTensors
 from kvcomp_eval.cache import KVCache
-from kvcomp_eval.compat import cache_keyword, set_text_attention
+from kvcomp_eval.compat import cache_keyword
 from kvcomp_eval.inputs import AttentionInputs
 from kvcomp_eval.methods.base import Method
 from kvcomp_eval.methods.registry import make_method, method_names
 from kvcomp_eval.prompt import Prompt
-from kvcomp_eval.session import attach, hand_over_inputs
+from kvcomp_eval.session import attach, inputs_handed_over
 
 STOCK = "stock"
 FULL = "full"
@@ -65,13 +66,14 @@ class Contender:
     @contextmanager
     def selected(self, model: Any) -> Iterator[None]:
         """The model runs this contender's attention inside the block."""
-        set_text_attention(model, self.attention)
-        hooks = hand_over_inputs(model) if self.method is not None and self.method.needs_inputs else []
-        try:
+        handed_over = nullcontext() if self.method is None else inputs_handed_over(model, self.method)
+        with switched_attention(model, self.attention), handed_over:
             yield
-        finally:
-            for hook in hooks:
-                hook.remove()
+
+    def timed_run(self, model: Any, input_ids: Tensor, position_ids: Tensor) -> tuple[float, Tensor]:
+        """CPU seconds of :meth:`run` under this contender's attention, and its logits."""
+        with self.selected(model):
+            return cpu_seconds(partial(self.run, model, input_ids, position_ids))
 
     def run(self, model: Any, input_ids: Tensor, position_ids: Tensor) -> Tensor:
         """One forward on the cache; logits of the last token [1, vocabulary]."""
@@ -127,6 +129,12 @@ def make_contenders(names: Sequence[str], budget: float, model: Any, **parameter
                 method = session.method
         contenders.append(Contender(name, method))
     return contenders
+
+
+def rotated(contenders: Sequence[Contender], turn: int) -> list[Contender]:
+    """The order of one round: every contender comes first in turn."""
+    shift = turn % len(contenders)
+    return [*contenders[shift:], *contenders[:shift]]
 
 
 def _budget(budget: float) -> dict[str, float]:

@@ -5,15 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from kvcomp_eval.bench.backbone import DTYPES, Shape, build_backbone, weight_bytes
-from kvcomp_eval.bench.contenders import Contender, make_contenders
-from kvcomp_eval.bench.quantities import Latency, Measurement, cpu_seconds
+from kvcomp_eval.bench.contenders import Contender, make_contenders, rotated
+from kvcomp_eval.bench.quantities import Latency, Measurement
 from kvcomp_eval.bench.synthetic import image_prompt, layer_tensors
 
 
@@ -80,10 +79,8 @@ def decode_steps(model: Any, contenders: Sequence[Contender], length: int, steps
     for step in range(steps):
         token = torch.tensor([[step % model.config.vocab_size]])
         position = torch.tensor([[length + step]])
-        turn = step % len(contenders)
-        for contender in [*contenders[turn:], *contenders[:turn]]:
-            with contender.selected(model):
-                elapsed, output = cpu_seconds(partial(contender.run, model, token, position))
+        for contender in rotated(contenders, step):
+            elapsed, output = contender.timed_run(model, token, position)
             own = taken[contender.name]
             own.seconds.append(elapsed)
             own.attention.append(clock.take())

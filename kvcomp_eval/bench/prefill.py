@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import torch
 
 from kvcomp_eval.bench.backbone import DTYPES, Shape, build_backbone
-from kvcomp_eval.bench.contenders import make_contenders
-from kvcomp_eval.bench.quantities import CacheBytes, Latency, Measurement, cpu_seconds
+from kvcomp_eval.bench.contenders import make_contenders, rotated
+from kvcomp_eval.bench.quantities import CacheBytes, Latency, Measurement
 from kvcomp_eval.bench.synthetic import image_prompt
 
 #: Heads of a random model all look around diffusely; a quantile makes half of them dynamic, as in a trained one.
@@ -40,11 +39,9 @@ def measure_prefill(
     seconds: dict[str, list[float]] = {contender.name: [] for contender in contenders}
     caches: dict[str, CacheBytes] = {}
     for turn in range(warmup + rounds):
-        shift = turn % len(contenders)
-        for contender in [*contenders[shift:], *contenders[:shift]]:
+        for contender in rotated(contenders, turn):
             contender.start(prompt, shape.layers, reserve=32)
-            with contender.selected(model):
-                elapsed, _ = cpu_seconds(partial(contender.run, model, tokens, positions))
+            elapsed, _ = contender.timed_run(model, tokens, positions)
             seconds[contender.name].append(elapsed)
             caches[contender.name] = contender.measure()
     return [

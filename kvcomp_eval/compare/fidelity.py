@@ -9,7 +9,6 @@ from statistics import fmean
 from kvcomp_eval.compare.results import RowTask
 from kvcomp_eval.compare.significance import Measure, Values
 from kvcomp_eval.metrics.fidelity import free_running
-from kvcomp_eval.metrics.rouge import rouge_l
 
 #: ROUGE-L F1 to the uncompressed answer, and the share of equal answers.
 FIDELITY, SAME = "fidelity", "same answer"
@@ -27,11 +26,6 @@ FREE_RUNNING = {
 }
 #: Measure -> figure of :class:`~kvcomp_eval.metrics.fidelity.TeacherForced`.
 TEACHER_FORCED = {KL: "kl", TOP1: "top1_agreement", NLL: "nll_difference"}
-
-
-def fidelity_of(answer: str, reference: str) -> float:
-    """ROUGE-L F1 of an answer to the uncompressed model's; equal answers are 1, also empty ones."""
-    return 1.0 if answer == reference else rouge_l(answer, reference)
 
 
 def fidelity_values(cell: RowTask) -> dict[str, Values]:

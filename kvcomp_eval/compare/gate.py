@@ -11,10 +11,10 @@ from typing import Any
 
 from kvcomp_eval.compare.clusters import document_clusters
 from kvcomp_eval.compare.config import ConfigError
-from kvcomp_eval.compare.fidelity import fidelity_of
 from kvcomp_eval.compare.leaderboard import main_metric
 from kvcomp_eval.compare.results import RowTask, Run, group_cells
 from kvcomp_eval.compare.significance import Values
+from kvcomp_eval.metrics.fidelity import fidelity_of
 from kvcomp_eval.metrics.statistics import Clusters, paired_bootstrap
 
 FORMAT = 1

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
-from kvcomp_eval.compare.config import Cell, Config
+from kvcomp_eval.compare.config import FULL, Cell, Config
 from kvcomp_eval.compare.evaluator import Evaluator, Outcome, Preparation
 from kvcomp_eval.compare.fingerprint import fingerprint
 from kvcomp_eval.compare.guards import departures, violations
@@ -133,7 +133,7 @@ class Runner:
     def _verdicts(self, cell: Cell) -> dict[str, list[str]]:
         """Check the guards on the answers of all processes."""
         records = self.records if self._world_size == 1 else read_records(journal_files(self.journal.folder))
-        full = None if cell.row.method == "full" else records.get(full_key(self.config, cell))
+        full = None if cell.row.method == FULL else records.get(full_key(self.config, cell))
         record = records[cell.key]
         return {
             "invalid": violations(record, cell.row, full, self.config.guards),

@@ -63,7 +63,7 @@ def decode_observed(model: Any, inputs: Mapping[str, Any], max_new_tokens: int) 
     """
     positions = (inputs["input_ids"][0] == model.config.image_token_id).nonzero()[:, 0]
     layers = [ObservedLayer(positions) for _ in range(text_config(model).num_hidden_layers)]
-    with switched_attention(model, get_backend("sdpa")):
+    with switched_attention(model, get_backend("sdpa").registered_name):
         output = model.generate(
             **inputs,
             **{cache_keyword(model): Cache(layers=list(layers))},

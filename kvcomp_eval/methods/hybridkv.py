@@ -219,8 +219,9 @@ class HybridKV(Method):
 
     def plan(self, observations: Sequence[HeadObservation], details: dict[str, Any]) -> list[LayerPlan]:
         length = len(observations[0].visual)
-        sparsity = [value for layer in observations for value in layer.sparsity.tolist()]
-        drift = [value for layer in observations if layer.drift is not None for value in layer.drift.tolist()]
+        sparsity = torch.cat([layer.sparsity for layer in observations]).tolist()
+        drifts = [layer.drift for layer in observations if layer.drift is not None]
+        drift = torch.cat(drifts).tolist() if drifts else []
         budgets, grid, theta = self._budgets(sparsity, [1 - value for value in drift] or sparsity, length)
         details.setdefault("sparsity", []).append(sparsity)
         if drift:

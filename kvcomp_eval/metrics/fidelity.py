@@ -55,14 +55,21 @@ def free_running(
     longer = max(len(answer_tokens), len(reference_tokens))
     is_same = answer == reference
     return FreeRunning(
-        # Two equal answers without a word have no common subsequence, but are faithful.
-        rouge_l=1.0 if is_same else rouge_l(answer, reference),
+        rouge_l=fidelity_of(answer, reference),
         rouge_l_coco=1.0 if is_same else rouge_l_coco(answer, reference),
         exact_match=float(is_same),
         first_divergent_token=divergent,
         agreed_share=1.0 if divergent is None else divergent / longer,
         length_ratio=_ratio(len(answer_tokens), len(reference_tokens)),
     )
+
+
+def fidelity_of(answer: str, reference: str) -> float:
+    """ROUGE-L F1 of an answer to the uncompressed model's; equal answers are 1.
+
+    Two equal answers without a word have no common subsequence, but are faithful.
+    """
+    return 1.0 if answer == reference else rouge_l(answer, reference)
 
 
 def first_divergent_token(answer: Sequence[int], reference: Sequence[int]) -> int | None:

@@ -9,9 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from kvcomp_eval.compare.fidelity import fidelity_of
 from kvcomp_eval.compare.results import RowTask, Run, group_cells
-from kvcomp_eval.metrics.fidelity import first_divergent_token
+from kvcomp_eval.metrics.fidelity import fidelity_of, first_divergent_token
 
 #: Longer side of an image in the page, pixels.
 THUMBNAIL = 220
