@@ -12,7 +12,7 @@ import matplotlib
 from markupsafe import escape
 from matplotlib.figure import Figure
 
-from kvcomp_eval.compare.leaderboard import FIDELITY, SCORE
+from kvcomp_eval.compare.leaderboard import EQUAL_BYTES, FIDELITY, SCORE
 from kvcomp_eval.compare.report.tables import budget_text, in_order, kind_of
 
 #: Okabe & Ito's colours that are readable on white and on near-black; each comes with its own marker.
@@ -20,6 +20,8 @@ COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#b8860b", "#7
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 #: Inches: text of 10 points is readable where a figure fills a telephone's screen.
 _WIDTH = 5.2
+#: Ticks of a logarithmic axis that are closer would be written over each other.
+_TICK_RATIO = 1.25
 #: Colours that the page's style sheet replaces.
 INK, _GRID = "#010203", "#040506"
 
@@ -120,22 +122,30 @@ def _scatter(
     def draw(axes: Any) -> None:
         front = _frontier([(of(row), row["measures"][measure]["value"]) for row in rows])
         axes.step(*zip(*front, strict=True), where="post", color=INK, lw=0.8, ls=":", label="nothing cheaper is better")
-        for index, (name, (colour, marker)) in enumerate(styles.items()):
+        for name, (colour, marker) in styles.items():
             own = [row for row in rows if row["label"] == name]
-            aside = 1.025 ** (index - (len(styles) - 1) / 2) if is_bytes else 1.0  # equal bytes would hide each other
-            across = [of(row) * aside for row in own]
+            across = [of(row) * (_aside(row, rows, of) if is_bytes else 1.0) for row in own]
             _errors(axes, across, [row["measures"][measure] for row in own], colour, marker, name)
         for row in rows:
             if row["budget"] is None:
                 _errors(axes, [of(row)], [row["measures"][measure]], INK, "x", "full cache")
         if is_bytes:
-            ticks = sorted({round(of(row), 1) for row in rows})
+            ticks: list[float] = []
+            for share in sorted({round(of(row), 1) for row in rows}):
+                if not ticks or share > _TICK_RATIO * ticks[-1]:
+                    ticks.append(share)
             axes.set_xscale("log")
             axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
             axes.minorticks_off()
         _dress(axes, label, measure)
 
     return svg(draw, f"{measure} against {label}")
+
+
+def _aside(row: dict[str, Any], rows: list[dict[str, Any]], of: Callable[[dict[str, Any]], float]) -> float:
+    """Factor that moves a row beside those of equal bytes, which would hide it."""
+    peers = [other for other in rows if abs(of(other) - of(row)) <= EQUAL_BYTES * of(row)]
+    return 1.025 ** (peers.index(row) - (len(peers) - 1) / 2)
 
 
 def _frontier(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
